@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -117,6 +118,9 @@ def _lines(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool) -> 
         print(error, file=sys.stderr, flush=True)
         where = PREPARE if isinstance(error, SideError) else "agreement"
         return _without_numbers(row, hooks, f"failed: {str(error).splitlines()[0].rstrip(':')}", {where: 1})
+    except Exception as error:  # of the row's own code: the other rows are measured nevertheless
+        traceback.print_exc()
+        return _without_numbers(row, hooks, f"failed: {type(error).__name__}: {error}", {"row": 1})
 
 
 def _without_numbers(row: Row, hooks: bool, note: str, failed: dict[str, int]) -> list[Line]:

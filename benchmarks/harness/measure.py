@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.harness.results import Line, versions_of
-from benchmarks.harness.row import Claim, Place, Row, Series, Size, check_agreement, check_scores
+from benchmarks.harness.row import (
+    Claim,
+    DisagreementError,
+    Place,
+    Row,
+    Series,
+    Size,
+    check_agreement,
+    check_scores,
+)
 from benchmarks.harness.side import PREPARE, Measured, SideError, run_side
 from benchmarks.harness.statistics import MOST_SPREAD, average, estimate, is_met, is_void, spread
 
@@ -57,8 +66,9 @@ class Runs:
 def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = True) -> list[Line]:
     """Measure a row, with or without hooks into Ray, and return a line for each claim.
 
-    A run that fails is counted in the lines, and the pairs without such a run are compared. Raises :class:`SideError`
-    if the preparation fails, and :class:`DisagreementError` if the sides did not do the same work.
+    A run that fails is counted in the lines, and the pairs without such a run are compared. If the sides' models differ
+    too much, the goals are missed. Raises :class:`SideError` if the preparation fails, and :class:`DisagreementError`
+    if the sides did not do the same work.
     """
     shared = Path(tempfile.mkdtemp(prefix=f"{row.id.lower()}-", dir=work))
     data = work / "data"
@@ -70,9 +80,25 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = T
         runs = _all_rounds(row, place, wanted)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-    if size == "full":
+    lines = [line_of(row, runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
+    if size != "full":
+        return lines
+    try:
         check_scores(row, _mean_scores(row, runs.ended))
-    return [line_of(row, runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
+    except DisagreementError as error:
+        return [_disagreed(line, str(error)) for line in lines]
+    return lines
+
+
+def _disagreed(line: Line, why: str) -> Line:
+    """The line of sides whose models differ too much: the numbers stay, and the goal is missed."""
+    return line.model_copy(
+        update={
+            "failed_runs": line.failed_runs | {"agreement": 1},
+            "met": None if line.goal is None else False,
+            "note": "; ".join(filter(None, (line.note, why))),
+        }
+    )
 
 
 def unmeasured(row: Row, claim: Claim, note: str) -> Line:

@@ -20,6 +20,7 @@ from training.ray_cluster import patches
 
 PREPARE = "prepare"
 DATA_VARIABLE = "EVERGREEN_TEST_DATA"
+BASELINE_VARIABLE = "EVERGREEN_BASELINE"  # see benchmarks/rows/first_run_against_earlier_commit.py
 _ROOT = Path(__file__).parents[2]
 _MARK = "benchmark-outcome: "
 _SHOWN = 3000
@@ -69,7 +70,7 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
 def environment(row: Row, place: Place) -> dict[str, str]:
     """The user's environment without variables that point to servers and stores; with the row's threads and hooks."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(row.threads))
-    data = {DATA_VARIABLE: os.environ[DATA_VARIABLE]} if DATA_VARIABLE in os.environ else {}
+    data = {name: os.environ[name] for name in (DATA_VARIABLE, BASELINE_VARIABLE) if name in os.environ}
     return (
         clean_environment()
         | threads
@@ -90,7 +91,7 @@ def environment(row: Row, place: Place) -> dict[str, str]:
 
 def _ray_folder(place: Place) -> str:
     """A folder for Ray with a short path, because Ray's Unix sockets lie in it."""
-    folder = place.own / "r"
+    folder = place.shared.parent / "r"  # that of a side alone has a path that is too long
     folder.mkdir(exist_ok=True)
     return str(folder)
 

@@ -28,7 +28,8 @@ def with_kills(place: Place) -> Outcome:
     from benchmarks.baselines.kills import Killer, recovered
 
     job, kills = _job(place), place.pick(10, 3, 1)
-    killer = Killer(job.paths, kills, seed=16, pause_s=_PAUSE_S)
+    # Derived from the run's folder, so that every run draws differently.
+    killer = Killer(job.paths, kills, sum(place.own.name.encode()), pause_s=_PAUSE_S)
     thread = killer.start()
     wall, trained = _run(job)
     thread.join(1.0)

@@ -73,6 +73,7 @@ ROW = Row(
         ),
     ),
     prepare=prepare,
+    pairs=10,  # of some milliseconds each, which other load on the machine can double
     same=("opened",),
     others=(),
 )

@@ -107,7 +107,7 @@ ROW = Row(
         ),
         Claim(
             "P5b",
-            "preparation in evergreen retrain / one pass with NumPy and pyarrow",
+            "preparation in evergreen retrain / one pass with NumPy and pyarrow, warm, in one thread",
             of="seconds",
             unit="s",
             goal=1.25,
@@ -116,7 +116,7 @@ ROW = Row(
         ),
         Claim(
             "P5-functions",
-            "preparation as plain functions / one pass with NumPy and pyarrow",
+            "preparation as plain functions / one pass with NumPy and pyarrow, in one thread, both warm",
             of="seconds",
             unit="s",
             goal=None,

@@ -84,8 +84,10 @@ def training(place: Place) -> Outcome:
 
 def whole(place: Place) -> Outcome:
     """A: open the columns of the train split, verify them as a whole, and read all images."""
+    from training.data import columns
     from training.data.dataset import open_columns
 
+    columns._THREADS = 1
     version = _version(place)
 
     def read() -> Any:
@@ -135,7 +137,7 @@ ROW = Row(
         ),
         Claim(
             "P4-whole",
-            "all images are read at once, with their checksums verified / np.load",
+            "all images are read at once, with their checksums (CRC-32) verified / np.load",
             of="mb_per_s",
             unit="MB/s",
             goal=0.35,

@@ -1,8 +1,8 @@
 """P10: SIGKILL a rank; seconds until the next step, and the share of kills that training recovers from.
 
 Side B is `torchrun --max-restarts` with snapshots; its time counts only the kills from which it recovers. Both sides
-have the same time limit for a recovery. When B does not recover within it, B is started and killed again. Recoveries of
-both sides are compared in pairs.
+have the same time limit for a recovery. When B does not recover within it, B is started and killed again. The number of
+a run is the median of its recoveries: some of B's take until its process group notices the loss, after half a minute.
 """
 
 import os
@@ -11,13 +11,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from statistics import median
 
 from benchmarks.baselines.kills import LONGEST_S
 from benchmarks.harness.row import Claim, Outcome, Place, Row
 
 _MOST_TRIES = 5
 _KILLS = 20
-_RECOVERIES = 3  # of torchrun, whose failures take the whole time limit each
+_RECOVERIES = 10  # of torchrun
 
 
 def prepare(place: Place) -> None:
@@ -51,7 +52,8 @@ def evergreen(place: Place) -> Outcome:
     found = recovered(killer.seconds)
     wanted = _kills(place)
     never = [LONGEST_S] * (wanted - len(found))
-    return Outcome({"seconds": found + never, "share": len(found) / wanted, "kills": wanted})
+    seconds = median(found + never)
+    return Outcome({"seconds": seconds, "share": len(found) / wanted, "kills": wanted})
 
 
 def torchrun(place: Place) -> Outcome:
@@ -66,7 +68,7 @@ def torchrun(place: Place) -> Outcome:
         if len(seconds) > _MOST_TRIES * wanted:
             raise RuntimeError(f"torchrun recovered from {len(recovered(seconds))} of {len(seconds)} kills")
     found = recovered(seconds)
-    return Outcome({"seconds": found, "share": len(found) / len(seconds), "kills": len(seconds)})
+    return Outcome({"seconds": median(found), "share": len(found) / len(seconds), "kills": len(seconds)})
 
 
 def _until_stuck(folder: Path, draw: random.Random, kills: int) -> list[float | None]:
@@ -122,7 +124,8 @@ ROW = Row(
     claims=(
         Claim(
             "P10",
-            f"SIGKILL of a rank to the next step / torchrun --max-restarts where it recovers within {LONGEST_S:.0f} s",
+            "SIGKILL of a rank to the next step / torchrun --max-restarts where it recovers within "
+            f"{LONGEST_S:.0f} s, medians",
             of="seconds",
             unit="s",
             goal=1.5,

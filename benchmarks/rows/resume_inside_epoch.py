@@ -105,7 +105,7 @@ ROW = Row(
     prepare=prepare,
     same=("weights", "rows", "checksums"),
     others=(),
-    pairs=6,  # of 50 ms each, which other load on the machine can double
+    pairs=10,  # of 50 ms each, which other load on the machine can double
     warm_up=False,
     quick=True,
 )

@@ -82,5 +82,4 @@ ROW = Row(
         ),
     ),
     close={"accuracy": 0.03},
-    warm_up=False,
 )

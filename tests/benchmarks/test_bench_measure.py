@@ -99,8 +99,9 @@ def test_scores_agree_and_are_above_chance() -> None:
 class Machine:
     """Takes the place of processes: the runs of a side last one second, or fail in the rounds that `failing` names."""
 
-    def __init__(self, failing: dict[str, set[int]]) -> None:
+    def __init__(self, failing: dict[str, set[int]], accuracy: dict[str, float] | None = None) -> None:
         self.failing = failing
+        self.accuracy = accuracy or {}
         self.count: dict[str, int] = {}
 
     def __call__(self, row: Row, side: str, place: Place) -> Measured:
@@ -108,7 +109,8 @@ class Machine:
         number = self.count[side] = self.count.get(side, -1) + 1
         if number in self.failing.get(side, set()):
             raise SideError(f"{row.id} {side} ended with status 1:\ntrace")
-        return Measured(Outcome({"s": 1.0}), cpu_s=1.0, peak_mb=2.0)
+        did = {"accuracy": self.accuracy[side]} if side in self.accuracy else {}
+        return Measured(Outcome({"s": 1.0}, did), cpu_s=1.0, peak_mb=2.0)
 
 
 def _measured(
@@ -148,6 +150,18 @@ def test_a_failed_warm_up_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (line.pairs, line.failed_runs, line.met) == (4, {"a": 1}, False)
 
 
+@pytest.mark.parametrize(("theirs", "met"), [(0.91, True), (0.5, False)])
+def test_sides_whose_models_differ_too_much_keep_their_numbers_and_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: float, met: bool
+) -> None:
+    monkeypatch.setattr(measuring, "run_side", Machine({}, {"a": 0.9, "b": theirs}))
+    sides = dict.fromkeys("ab", lambda _: Outcome({}))
+    row = Row("X", sides, (CLAIM,), warm_up=False, scores={"accuracy": Score(share=0.2, least=0.3)})
+    (line,) = measuring.measure(row, tmp_path, "full", pairs=4)
+    assert (line.ratio, line.pairs, line.met) == (1.0, 4, met)
+    assert line.failed_runs == ({} if met else {"agreement": 1})
+
+
 def test_what_is_counted_is_summed_over_the_runs() -> None:
     claim = Claim("X", "x", of="s", unit="s", goal=None, at_least=False, b="a", counted="kills")
     runs = [
@@ -174,6 +188,20 @@ def test_a_row_during_which_the_code_changed_is_not_recorded(
     assert program.main(["--out", str(tmp_path), "--work", str(tmp_path)]) == 1
     assert "P1         not recorded: the code changed while the row ran" in capsys.readouterr().err
     assert not (tmp_path / "results.json").exists()
+
+
+def test_an_unexpected_error_of_a_row_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> Measured:
+        raise OSError("no space left")
+
+    _suite(monkeypatch, Machine({}), ["first"])
+    monkeypatch.setattr(measuring, "run_side", broken)
+    assert program.main(["--out", str(tmp_path), "--work", str(tmp_path)]) == 1
+    (line,) = store.read(tmp_path / "results.json").rows
+    assert (line.failed_runs, line.note) == ({"row": 1}, "failed: OSError: no space left")
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_row_that_failed_is_measured_again_only_by_name(
