@@ -30,8 +30,6 @@ from training.trainers.early_stopping import last_epoch
 from training.trainers.rows import order_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mlflow.entities.model_registry import ModelVersion
 
 R = TypeVar("R", bound=Record)

@@ -1,5 +1,6 @@
 """A plan shows the number of steps that a run will make, and an estimate of its time from earlier runs."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from noisy import noisy_dataset
 from small_runs import prepared, tiny_settings
 
 from flows.cli.summary import print_preview
-from flows.estimate import estimate, steps_per_epoch, total_steps
+from flows.estimate import estimate, saved_step, steps_per_epoch, total_steps
 from flows.preview import Preview, preview
 from tasks.train import keep_plan
+from training.attempts.fence import Fence
+from training.checkpoints.opening import stored_run_of
+from training.checkpoints.stored_run import StoredCheckpoint
 from training.data.dataset import open_columns
 from training.data.sample_order import SampleOrder
 from training.data.sources.digits import Digits
@@ -234,3 +238,18 @@ def test_a_plan_warns_of_a_dataset_without_effect(
         with caplog.at_level("WARNING", "evergreen.checks"):
             preview(recipe, {"scaling": local, "data": {"feed": feed}}, home)
         assert ("its dataset has no effect with data.feed=memory" in caplog.text) == warns
+
+
+def test_an_interrupted_run_in_an_object_store_is_known_as_such(home: Home, tmp_path: Path) -> None:
+    plan = planned(home, storage={"url": f"file://{tmp_path}/store"})
+    assert saved_step(plan) == 0
+    stored = stored_run_of(f"file://{tmp_path}/store", "digits", plan.paths.root.name)
+    stored.begin("driver", 1)
+    stored.fence = Fence(plan.paths.fence, 1, 1, "driver")
+    stored.enter()
+    made = (StoredCheckpoint(step=12, score=None, files=()), StoredCheckpoint(step=8, score=None, files=()))
+    stored.commit(lambda state: state.model_copy(update={"checkpoints": made}))
+    assert saved_step(plan) == 12
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").touch()  # the store does not answer
+    assert saved_step(plan) == 0

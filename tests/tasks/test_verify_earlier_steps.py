@@ -1,0 +1,53 @@
+"""A run of an earlier version, whose last step of an epoch could have a row for each worker: no finding, no defect."""
+
+from typing import Any
+
+import pytest
+from small_runs import tiny_settings
+
+from tasks.verify.evidence import Evidence
+from tasks.verify.finding import NoEvidence
+from training.data.sample_order import SampleOrder
+from training.data.sources.digits import Digits
+from training.plan import RunPlan, identify
+from training.recipe import load
+from training.storage.paths import Home
+
+
+def evidence(home: Home, order: SampleOrder, code: str | None) -> Evidence:
+    """The evidence of a run with this order; `code` replaces the digest of the module that computes the order."""
+    settings = tiny_settings(
+        training={"global_batch_size": order.global_batch_size},
+        scaling={"num_workers": order.number_of_parts},
+    )
+    plan: RunPlan = identify(home, load("digits")[1], settings, Digits().fetch(home.sources / "digits"))
+    parts: dict[str, Any] = plan.ingredients
+    if code is not None:
+        parts = parts | {"code": parts["code"] | {"training.data.sample_order": code}}
+    found = Evidence(plan.paths, home)
+    # Read from files otherwise, which a whole training would have to write.
+    given = {
+        "plan": plan.model_copy(update={"ingredients": parts}),
+        "order": order,
+        "learn": range(order.rows),
+    }
+    found.__dict__.update(given)
+    return found
+
+
+def test_steps_of_an_earlier_rule_are_no_evidence(home: Home) -> None:
+    order = SampleOrder(1002, 8, 0, number_of_parts=2)  # a rest of two rows: a step of its own before
+    with pytest.raises(NoEvidence, match="an earlier version of Evergreen divided the rows into other steps"):
+        _ = evidence(home, order, "0" * 64).steps
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        (SampleOrder(1002, 8, 0, number_of_parts=2), None),
+        (SampleOrder(1000, 8, 0, number_of_parts=2), "0" * 64),
+    ],
+    ids=["of this version", "both rules give the same steps"],
+)
+def test_other_runs_are_compared(home: Home, order: SampleOrder, code: str | None) -> None:
+    assert evidence(home, order, code).steps.per_epoch == 125
