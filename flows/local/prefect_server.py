@@ -8,6 +8,7 @@ pause. The server watches its parent process, so that no server is left when the
 """
 
 import contextlib
+import gc
 import logging
 import os
 import secrets
@@ -38,6 +39,7 @@ _PROBE_TIMEOUT_S = 2.0  # the socket accepts connections before the server answe
 _END_TIMEOUT_S = 5.0
 _SEND_TIMEOUT_S = 10.0
 _MOST_RESTARTS = 4
+_COLLECT_EVERY_S = 10.0
 _HOSTS = ["127.0.0.1", "localhost"]
 
 
@@ -197,6 +199,7 @@ def _reason(log_file: Path) -> str:
 def _serve(number: int, parent: int) -> None:
     """Run the server on the inherited socket until the parent process is gone."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    collect_garbage_in_thread(_COLLECT_EVERY_S)
     import uvicorn
 
     config = uvicorn.Config(_application, factory=True, log_level="error", lifespan="on")
@@ -209,6 +212,24 @@ def _application() -> Any:
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     return TrustedHostMiddleware(create_app(), allowed_hosts=_HOSTS)
+
+
+def collect_garbage_in_thread(every_s: float) -> None:
+    """Collect this process's reference cycles in a thread of their own, every `every_s` seconds.
+
+    Python collects them in the thread that happens to allocate memory: here, the thread of the event loop. A collected
+    cursor is reset by SQLite, which waits while another thread uses the cursor's connection. If that thread itself
+    waits for a write lock that the event loop would release, both wait until SQLite's 60 s are over, and a request
+    fails with "database is locked". A thread of its own can wait without stopping the event loop.
+    """
+
+    def collect() -> None:
+        while True:
+            time.sleep(every_s)
+            gc.collect()
+
+    gc.disable()
+    threading.Thread(target=collect, name="garbage", daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
@@ -77,6 +78,35 @@ def test_the_reason_is_reported_when_the_server_does_not_start(
             server.wait()
     finally:
         server.end()
+
+
+# The main thread, as an event loop, holds the write lock when it allocates enough that Python would collect garbage
+# there: among it a cursor of the connection whose thread waits for that lock.
+LOCKED = """
+import sqlite3, sys, threading, time
+from flows.local.prefect_server import collect_garbage_in_thread
+
+collect_garbage_in_thread(0.1)
+loop = sqlite3.connect(sys.argv[1], isolation_level=None)
+loop.execute("CREATE TABLE runs (id)")
+other = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=300, check_same_thread=False)
+cycle = [other.execute("VALUES (1), (2)")]
+cycle.append(cycle)
+loop.execute("BEGIN IMMEDIATE")
+thread = threading.Thread(target=other.execute, args=("INSERT INTO runs VALUES (1)",))
+thread.start()
+time.sleep(1)
+del cycle
+kept = [[] for _ in range(100_000)]
+loop.execute("COMMIT")
+thread.join()
+print(*loop.execute("SELECT count(*) FROM runs").fetchone())
+"""
+
+
+def test_a_collected_cursor_does_not_stop_the_event_loop(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOCKED, str(tmp_path / "runs.db")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_a_server_that_is_replaced_while_the_run_ends_is_ended(home: Home) -> None:
