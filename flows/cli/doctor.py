@@ -41,9 +41,11 @@ def command(
 ) -> int:
     """Check the installation and the credentials of servers, and say how to repair it."""
     from flows.cli.summary import print_checks
+    from flows.local.api import check_store_named
     from flows.local.environment import prepare
 
     del verbose, quiet
+    check_store_named(tracking_uri)
     # `checks` reports a home that can't be used, and a damaged file of Prefect's profiles, and checks the rest.
     with suppress(ResourceError, SettingError, OSError):
         prepare(paths.home(for_run=False))

@@ -13,8 +13,21 @@ from training.errors import EXIT_OK, EXIT_RESOURCE
     "--keep", type=int, default=5, show_default=True, metavar="N", help="finished runs to keep of each recipe"
 )
 @click.option("--versions", is_flag=True, help="also delete removed runs and their versions from MLflow")
+@click.option(
+    "--node-cache",
+    metavar="FOLDER",
+    help="also clean this storage.node_cache, on a node without plans of runs",
+)
 @common
-def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool, as_json: bool) -> int:
+def command(
+    dry_run: bool,
+    keep: int,
+    versions: bool,
+    node_cache: str | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     """Remove runs, datasets and checkpoints that nothing needs any more.
 
     Keeps the newest finished runs of each recipe, runs whose version any alias points to, unfinished runs of the last
@@ -27,7 +40,7 @@ def command(dry_run: bool, keep: int, versions: bool, verbose: bool, quiet: bool
     from tasks.cleanup.retention import collect
 
     place = prepared_home(verbose, quiet, read_only=dry_run)
-    found = collect(place, keep, versions, dry_run)
+    found = collect(place, keep, versions, dry_run, node_cache)
     print_collection(found, place, dry_run)
     if as_json:
         say(found.model_dump_json())

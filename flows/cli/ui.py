@@ -35,6 +35,8 @@ def serve(place: Home, port: int) -> NoReturn:
     command = ["-m", "mlflow", "ui", "--backend-store-uri", place.mlflow_uri, "--port", str(port)]
     # MLflow's job runner, seven processes for the evaluation of language models, is not needed here.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
+    # Otherwise a user's `statistics.py` in the working folder would be imported in place of Python's module.
+    os.environ["PYTHONSAFEPATH"] = "1"
     say(f"MLflow's pages of {place.root}: http://{_HOST}:{port}/#/experiments{MENU}")
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *command, "--host", _HOST, "--workers", "1"])

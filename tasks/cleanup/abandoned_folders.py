@@ -3,9 +3,10 @@
 A run stops its Ray and removes its temporary folders itself, but not after SIGKILL or a loss of power. Only
 folders of this user are considered. A folder is kept while the process that created it runs, identified by pid and
 start time. A worker's folder is kept while its process holds the lock in it: the lock is right also when the clock was
-set, or when the process runs in another container that shares the temporary files. A Ray session is also kept while any
-process has the session's name on its command line, as all processes of Ray do. Temporary folders without a pid in their
-name are considered abandoned after a day without changes.
+set, or when the process runs in another container or on another machine that shares the temporary files. A Ray session
+is also kept while any process has the session's name on its command line, as all processes of Ray do, and while its
+logs change: Ray writes there every 10 s, on whichever machine. Temporary folders without a pid in their name are
+considered abandoned after a day without changes.
 """
 
 import os
@@ -33,6 +34,7 @@ _WITHOUT_PID = re.compile(
 _CLOCK_S = 5.0  # a process may appear to start later than the folder that it created
 _CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving time shifts
 _OLD_S = 86400.0
+_SILENT_S = 300.0
 # Ray sessions that were not started by a run of Evergreen have at least one of these logs.
 _OTHERS_LOGS = ("log_monitor.log", "log_monitor.out", "monitor.log", "dashboard.log")
 
@@ -57,13 +59,15 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
             if stamp is None or any(path.name in line for line in in_use):
                 continue
             made = datetime.strptime(stamp[1], _STAMP).timestamp() + _CLOCK_CHANGE_S
-            if not _runs(int(stamp[2]), made) and (folder not in shared or _is_of_a_run(path)):
+            if _runs(int(stamp[2]), made) or _is_written(path / "logs"):
+                continue
+            if folder not in shared or _is_of_a_run(path):
                 yield AbandonedFolder(path, True, "its process is gone")
     for path in chain.from_iterable(_ours(folder, f"{TEMPORARY_PREFIX}*") for folder in temporaries()):
         if (found := _TEMPORARY.fullmatch(path.name)) is not None:
             if _is_left(path, int(found[1])):
                 yield AbandonedFolder(path, False, "its process is gone")
-        elif _WITHOUT_PID.fullmatch(path.name) and time.time() - path.stat().st_mtime > _OLD_S:
+        elif _WITHOUT_PID.fullmatch(path.name) and _age_s(path) > _OLD_S:
             yield AbandonedFolder(path, False, "no change for a day")
 
 
@@ -80,7 +84,18 @@ def _is_left(folder: Path, pid: int) -> bool:
     try:
         return is_abandoned(folder)
     except FileNotFoundError:
-        return not _runs(pid, folder.stat().st_mtime)
+        return folder.is_dir() and not _runs(pid, time.time() - _age_s(folder))
+
+
+def _is_written(logs: Path) -> bool:
+    return any(_age_s(file) < _SILENT_S for file in logs.glob("*"))
+
+
+def _age_s(path: Path) -> float:
+    """Seconds since the last change; 0 for a path that its owner removes meanwhile."""
+    with suppress(FileNotFoundError):
+        return time.time() - path.stat().st_mtime
+    return 0.0
 
 
 def _runs(pid: int, made: float) -> bool:

@@ -6,6 +6,7 @@ the others to the end.
 
 import time
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,10 +30,19 @@ def old_searches(home: Home, recipe: str, removed: Set[Path]) -> Iterator[OldSea
     A damaged record is named in a warning; its search is kept for 30 days.
     """
     for folder in sorted(one for one in home.searches(recipe).glob("*") if one.is_dir()):
-        days = (time.time() - max(file.stat().st_mtime for file in (folder, *folder.rglob("*")))) / 86400
+        days = (time.time() - _last_change(folder)) / 86400
         if days * 86400 > ABANDONED_AFTER_S:
             yield OldSearch(folder, f"no change for {days:.0f} days")
         elif (found := find_record(folder / RECORD, Search, folder.name)) is not None:
             runs = [home.run(recipe, trial.run_key).root for trial in found.trials]
             if not any(run.is_dir() and run not in removed for run in runs):
                 yield OldSearch(folder, "the runs of all its trials are removed")
+
+
+def _last_change(folder: Path) -> float:
+    """When the folder or a file in it was changed last, in seconds since 1970."""
+    newest = 0.0
+    for file in (folder, *folder.glob("*")):
+        with suppress(FileNotFoundError):  # a file that its writer replaces meanwhile
+            newest = max(newest, file.stat().st_mtime)
+    return newest

@@ -1,6 +1,7 @@
 """The runs of a recipe in a home, as garbage collection sees them."""
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,11 +53,20 @@ def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
             dataset = f" Also, no dataset of recipe {recipe} is removed." if plan is None else ""
             log.warning("%s Nothing of the run is removed.%s", error, dataset)
             continue
+        except FileNotFoundError:  # another process removes the run meanwhile
+            continue
         if Path(plan.home) != home.root:  # the home was moved, and the plan's paths depend on its location
             plan = plan.model_copy(update={"home": str(home.root)})
         found.runs.append(RecipeRun(paths, plan, release, _last_change(paths, release)))
     found.runs.sort(key=lambda run: run.changed, reverse=True)
     return found
+
+
+def plans_of(home: Home, recipe: str) -> Iterator[RunPlan]:
+    """The plans of the recipe's runs, without damaged ones, which :func:`runs_of` reports."""
+    for file in home.runs(recipe).glob("*/ingredients.json"):
+        with suppress(DamagedError, FileNotFoundError):
+            yield read_record(file, RunPlan, file.parent.name)
 
 
 def _release(paths: RunPaths) -> Release | None:

@@ -1,25 +1,27 @@
 """Garbage collection: remove what a home no longer needs, also in object stores, and leftovers of killed runs.
 
 In: a home, and the number of finished runs to keep for each recipe. Out: the list of removals, done or planned.
-Also kept are runs with a version that has an alias or is an anchor in any registered model, unfinished runs changed in
-the last 30 days, runs with a damaged record, the datasets of kept runs, searches of the last 30 days with a kept trial,
-and versions that were rolled back. Running the same command again recreates a removed run or dataset.
-Fails with SettingError when the number of runs to keep is below 1. A recipe with an active run is left alone, and
-so is a recipe whose registry does not answer. On a full
-disk, what can be removed without writing a file is removed first.
+Also kept are runs with a version that has an alias or is an anchor in any registered model, runs from whose weights a
+kept run starts, unfinished runs changed in the last 30 days, runs with a damaged record, the datasets of kept runs,
+searches of the last 30 days with a kept trial, and versions that were rolled back. Running the same command again
+recreates a removed run or dataset. Fails with SettingError when the number of runs to keep is below 1. A recipe with an
+active run is left alone, and so is a recipe whose registry does not answer. An error that stops the removals of a
+recipe stops those of no other recipe. On a full disk, what can be removed without writing a file is removed first.
 """
 
 import shutil
 import time
+from collections.abc import Collection as Several
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from tasks.cleanup.abandoned_claims import abandoned_claims, remove_claim
 from tasks.cleanup.abandoned_folders import abandoned_folders
 from tasks.cleanup.old_searches import old_searches
-from tasks.cleanup.recipe_runs import RecipeRun, has_store, in_service, keeps_version, runs_of
+from tasks.cleanup.recipe_runs import RecipeRun, has_store, in_service, keeps_version, plans_of, runs_of
 from tasks.cleanup.removals import Collection, Kind, PlannedRemoval, Removal, folder_removal, size_of
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S, RecipeStore, Unneeded, read_store
 from tasks.registry.removal import delete_version
@@ -27,6 +29,8 @@ from tasks.trackers.mlflow_run import connect_once
 from training.attempts.fence import Fence, new_driver
 from training.data.manifest import MANIFEST
 from training.errors import ResourceError, SettingError, classify
+from training.initial_weights import is_path
+from training.plan import RunPlan
 from training.ray_cluster.node_caches import remove_unused, unused
 from training.redaction import redact
 from training.storage.files import sweep
@@ -39,22 +43,25 @@ _WITHOUT_WRITING: frozenset[Kind] = frozenset(
 )
 
 
-def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False) -> Collection:
+def collect(
+    home: Home, keep: int, versions: bool = False, dry_run: bool = False, node_cache: str | None = None
+) -> Collection:
     """Remove what `home` no longer needs, for every recipe; with `dry_run`, only list it and change no file.
 
     `versions` also deletes the registered versions and MLflow runs of removed runs; MLflow only marks them as deleted
-    until `mlflow gc`. Raises :class:`SettingError` when `keep` is below 1.
+    until `mlflow gc`. `node_cache` is a folder of downloaded datasets that is cleaned beside those that the runs of
+    `home` name. Raises :class:`SettingError` when `keep` is below 1.
     """
     if keep < 1:
         raise SettingError(f"keep: {keep} is not possible; at least 1 finished run must stay.")
-    caches = _caches(home)
+    plans = {folder.name: list(plans_of(home, folder.name)) for folder in home.runs("").glob("*")}
     removals: list[Removal] = []
     left_alone: dict[str, str] = {}
     failed: dict[str, str] = {}
     unreadable: set[str] = set()  # registries, by address
     recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
     for recipe in sorted(recipes):
-        with _lack_noted(failed, recipe):
+        with _error_noted(failed, recipe):
             try:
                 with nullcontext() if dry_run else run_lock(home, recipe):
                     if dry_run:
@@ -62,26 +69,27 @@ def collect(home: Home, keep: int, versions: bool = False, dry_run: bool = False
                     else:
                         _sweep(home, recipe)
                     # Listed first: a removal must not change what is found later, or a dry run would differ.
-                    found = list(_removable(home, recipe, keep, versions, unreadable))
+                    others = [plan for name in plans if name != recipe for plan in plans[name]]
+                    found = list(_removable(home, recipe, keep, versions, unreadable, others))
                     removals += _execute(found, dry_run)
             except Exception as error:
                 known = classify(error)
                 if known is None or not known.transient:
                     raise
                 left_alone[recipe] = str(known)
-    with _lack_noted(failed, ""):
-        removals += _execute(_leftovers(caches), dry_run)
+    with _error_noted(failed, ""):
+        removals += _execute(_leftovers(_caches(chain.from_iterable(plans.values()), node_cache)), dry_run)
     return Collection(removals=tuple(removals), left_alone=left_alone, failed=failed)
 
 
 @contextmanager
-def _lack_noted(failed: dict[str, str], recipe: str) -> Iterator[None]:
-    """Note an error of the block which says that the machine lacks a resource, so that other removals follow."""
+def _error_noted(failed: dict[str, str], recipe: str) -> Iterator[None]:
+    """Note an error of the block for which Evergreen knows a remedy, so that other removals follow."""
     try:
         yield
     except Exception as error:
         known = classify(error)
-        if not isinstance(known, ResourceError):
+        if known is None:
             raise
         failed[recipe] = str(known)
 
@@ -91,6 +99,8 @@ def _sweep(home: Home, recipe: str) -> None:
     places = (home.runs(recipe), home.datasets / recipe, home.raw / recipe, searches)
     for place in (*places, *searches.glob("*")):
         sweep(place)
+    for left in home.runs(recipe).glob("*/.*.removed"):  # checkpoints
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Removal]:
@@ -115,12 +125,20 @@ def _execute(work: "Iterable[PlannedRemoval]", dry_run: bool) -> Iterator[Remova
 
 
 def _removable(
-    home: Home, recipe: str, keep: int, versions: bool, unreadable: set[str]
+    home: Home,
+    recipe: str,
+    keep: int,
+    versions: bool,
+    unreadable: set[str],
+    others: list[RunPlan],
 ) -> Iterator[PlannedRemoval]:
+    """What the recipe does not need any more; `others` are the plans of the other recipes' runs."""
     runs, damaged = runs_of(home, recipe)
     finished = [run for run in runs if run.release is not None]
     yield from _claims(recipe, runs)
     unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
+    starts = _starts([*others, *(run.plan for run in runs if run.paths.root not in unneeded)])
+    unneeded = {root: why for root, why in unneeded.items() if not _is_within(starts, root)}
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
     known = {run.paths.root.name: run.paths.root not in unneeded for run in runs} | dict.fromkeys(
         damaged, True
@@ -175,6 +193,16 @@ def _unneeded(
             yield run.paths.root, f"finished, not in service, older than the newest {len(newest)}"
 
 
+def _starts(plans: Iterable[RunPlan]) -> set[Path]:
+    """The files and folders with the weights from which runs with these plans start."""
+    given = [plan.initial.reference for plan in plans if plan.initial is not None]
+    return {Path(reference).resolve() for reference in given if is_path(reference)}
+
+
+def _is_within(paths: Several[Path], folder: Path) -> bool:
+    return any(path.is_relative_to(folder.resolve()) for path in paths)
+
+
 def _url(run: RecipeRun) -> str | None:
     return run.plan.settings.storage.url
 
@@ -204,13 +232,9 @@ def _claims(recipe: str, runs: list[RecipeRun]) -> Iterator[PlannedRemoval]:
         yield removal, partial(remove_claim, claim)
 
 
-def _caches(home: Home) -> list[str | None]:
-    """Folders for downloaded datasets on this machine: the default one, and those that runs of the home name."""
-    named = {
-        run.plan.settings.storage.node_cache
-        for one in home.runs("").glob("*")
-        for run in runs_of(home, one.name).runs
-    }
+def _caches(plans: Iterable[RunPlan], given: str | None) -> list[str | None]:
+    """Folders for downloaded datasets on this machine: the default one, `given`, and those that `plans` name."""
+    named = {given, *(plan.settings.storage.node_cache for plan in plans)}
     return [None, *sorted(one for one in named if one is not None)]
 
 

@@ -43,7 +43,8 @@ class Unneeded(NamedTuple):
     def delete(self) -> None:
         """Delete the objects; before checkpoints are deleted, a new entry of the run's log leaves them out.
 
-        A run that an attempt of another home has begun again since the listing stays.
+        A run that an attempt of another home has begun again since the listing stays, as does a dataset that a
+        training has begun to use.
         """
         if self.whole is not None:
             run, known = self.whole
@@ -51,6 +52,8 @@ class Unneeded(NamedTuple):
                 log.warning("%s/%s: in use again, so the run stays", self.store.url, self.prefix)
         elif self.checkpoints_of is not None:
             self.checkpoints_of.drop_checkpoints()
+        elif self.what == "stored dataset" and set(self.store.listing(self.prefix)) != set(self.objects):
+            log.warning("%s/%s: in use again, so the dataset stays", self.store.url, self.prefix)
         else:
             self.store.delete(one.key for one in self.objects)
 

@@ -2,7 +2,8 @@
 
 A process belongs to a home if its environment, or the environment of one of its ancestors, points to the home. Ray's
 two agents (`ray::DashboardAgent`, `ray::RuntimeEnvAgent`) overwrite their environment; without their raylet as
-ancestor, their home is unknown, but they end by themselves within minutes.
+ancestor, their home is unknown, but they end by themselves within minutes. The processes of a Ray cluster or of a
+Prefect server that a user has started are not left over, even if their environment points to the home.
 """
 
 import time
@@ -14,15 +15,17 @@ import psutil
 from pydantic import Field
 
 from tasks.doctor import Check
+from training.ray_cluster.local_ray import sessions_folder
 from training.records import Record
 from training.storage.paths import HOME_VARIABLE, Home
 
 # Set for each run of the command line (see flows/local/environment.py), and inherited by all its child processes.
 _VARIABLES = (HOME_VARIABLE, "PREFECT_HOME", "MPLCONFIGDIR")
-_PREFECT_SERVER = "prefect.server.api.server:create_app"
+_PREFECT_SERVER = "flows.local.prefect_server"
 _RAY_BINARIES = ("raylet", "gcs_server")
 _RAY_SCRIPTS = ("/ray/_private/", "/ray/autoscaler/_private/", "/ray/dashboard/")
 _TRAINING_WORKER = "ray::RayTrainWorker"
+_SESSION = "/session_"  # in the commands of Ray's system processes
 _INITS = ("systemd", "init", "tini", "dumb-init")
 
 
@@ -45,7 +48,7 @@ def leftovers(home: Home) -> tuple[Leftover, ...]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # the process ended in the meantime, or is another user's
             kind = _kind(process)
-            if kind and is_abandoned(process) and _belongs(process, root):
+            if kind and is_abandoned(process) and _belongs(process, root) and not _is_of_a_cluster(process):
                 command = " ".join(process.cmdline())
                 age_s = now - process.create_time()
                 found.append(Leftover(pid=process.pid, kind=kind, age_s=age_s, command=command))
@@ -75,23 +78,28 @@ def stray_check(known: set[int]) -> Check:
 
     Such processes belong to a cluster that was started on purpose, or to a killed run.
     """
-    found = [one for one in stray_processes() if one.pid not in known]
+    found: dict[int, str] = {}
+    for one in stray_processes():
+        with suppress(psutil.Error):  # the process ended in the meantime
+            if one.pid not in known:
+                age_s = time.time() - one.create_time()
+                found[one.pid] = f"{one.name()} {one.pid} ({age_s / 60:.0f} min)"
     if not found:
         return Check(name="Ray processes", ok=True, found="none left over")
-    now = time.time()
-    listed = ", ".join(f"{one.name()} {one.pid} ({(now - one.create_time()) / 60:.0f} min)" for one in found)
-    remedy = "If no Ray cluster should run here, end these processes: kill " + " ".join(
-        str(one.pid) for one in found
-    )
+    listed = ", ".join(found.values())
+    remedy = "If no Ray cluster should run here, end these processes: kill " + " ".join(map(str, found))
     return Check(name="Ray processes", ok=None, found=f"without a parent: {listed}", remedy=remedy)
 
 
 def stray_processes() -> list[psutil.Process]:
     """Ray's system processes (raylet, GCS server) of this user whose parent is gone."""
     me = psutil.Process().username()
-    everything = psutil.process_iter(["name", "username"])
-    ours = [one for one in everything if one.info["username"] == me and one.info["name"] in _RAY_BINARIES]
-    return [one for one in ours if is_abandoned(one)]
+    found = []
+    for one in psutil.process_iter(["name", "username"]):
+        with suppress(psutil.Error):
+            if one.info["username"] == me and one.info["name"] in _RAY_BINARIES and is_abandoned(one):
+                found.append(one)
+    return found
 
 
 def is_abandoned(process: psutil.Process) -> bool:
@@ -121,6 +129,13 @@ def _kind(process: psutil.Process) -> str:
     if command.startswith("ray::") or any(script in command for script in _RAY_SCRIPTS):
         return "Ray"
     return "Prefect server" if _PREFECT_SERVER in command else ""
+
+
+def _is_of_a_cluster(process: psutil.Process) -> bool:
+    """Whether `process` or an ancestor has a session of Ray that is not in the folder of Evergreen's local runs."""
+    commands = [" ".join(one.cmdline()) for one in (process, *process.parents())]
+    ours = f"/{sessions_folder().parent.name}/"
+    return any(_SESSION in command and ours not in command for command in commands)
 
 
 def _belongs(process: psutil.Process, root: Path) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sqlite3
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -192,7 +193,8 @@ def mlflow_server_check(uri: str) -> Check:
     """Check that an MLflow server answers and has the version of the installed MLflow."""
     uri = redact(uri)  # urllib takes a password in an address for a part of the port
     try:
-        with urllib.request.urlopen(f"{uri.rstrip('/')}/version", timeout=_TIMEOUT_S) as answer:
+        address = f"{uri.rstrip('/')}/version"
+        with urllib.request.urlopen(address, timeout=_TIMEOUT_S, context=_certificates()) as answer:
             server = answer.read(100).decode().strip()
     except HTTPError as error:
         if error.code not in REFUSED:
@@ -209,6 +211,19 @@ def mlflow_server_check(uri: str) -> Check:
     )
     found = f"{uri} answers, version {server}"
     return Check(name="MLflow server", ok=True if server == ours else None, found=found, remedy=remedy)
+
+
+def _certificates() -> ssl.SSLContext:
+    """The certificates that MLflow's client accepts, by the same environment variables."""
+    given = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or os.environ.get("REQUESTS_CA_BUNDLE")
+    file = Path(given).expanduser() if given else None
+    is_folder = file is not None and file.is_dir()
+    context = ssl.create_default_context(
+        cafile=None if is_folder else file, capath=file if is_folder else None
+    )
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def _unanswered(uri: str, error: Exception) -> Check:

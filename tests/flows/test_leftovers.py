@@ -34,7 +34,7 @@ def orphan(command, **variables):
 
 
 SLEEP = f"exec {sys.executable} -c 'import time; time.sleep(60)'"
-SERVER = f"{SLEEP} prefect.server.api.server:create_app"
+SERVER = f"{SLEEP} -m flows.local.prefect_server prefect.server.api.server:create_app"
 
 
 def test_a_ray_process_without_parent_is_noted(tmp_path):
@@ -93,3 +93,26 @@ def test_helper_processes_of_an_active_run_are_not_listed(home):
             assert leftovers.leftovers(home) == ()
         finally:
             ray.kill()
+
+
+def test_servers_that_a_user_started_are_not_left_over(home):
+    """A cluster by `ray start`, and Prefect's server, in a shell with EVERGREEN_HOME."""
+    shutil.copy(shutil.which("sh"), home.root / "raylet")
+    raylet = (
+        f"exec {home.root}/raylet -c 'sleep 60; true' raylet --session-dir=/tmp/ray{{}}/session_2026-01-01_1"
+    )
+    with (
+        orphan(f"{SLEEP} prefect.server.api.server:create_app", EVERGREEN_HOME=str(home.root)),
+        orphan(raylet.format(""), EVERGREEN_HOME=str(home.root)),
+        orphan(raylet.format(f"-evergreen-{os.geteuid()}/ray"), EVERGREEN_HOME=str(home.root)) as ours,
+    ):
+        assert [one.pid for one in leftovers.leftovers(home)] == [ours]
+
+
+def test_a_process_that_ends_while_it_is_described_is_left_out(monkeypatch):
+    ended = subprocess.Popen(["sleep", "60"])
+    process = psutil.Process(ended.pid)
+    ended.kill()
+    ended.wait()
+    monkeypatch.setattr(leftovers, "stray_processes", lambda: [process])
+    assert leftovers.stray_check(set()).ok

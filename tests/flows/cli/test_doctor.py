@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from flows.cli.doctor import checks
 from flows.cli.main import main
 from tasks.doctor import machine, packages, services, store
 from tasks.doctor.prefect_server import check_server_answers
-from training.errors import EXIT_RESOURCE
+from training.errors import EXIT_BAD_SETTING, EXIT_RESOURCE
 
 
 def test_a_sound_installation(home):
@@ -146,7 +147,7 @@ def test_file_systems_are_distinguished():
 
 
 @contextmanager
-def answering(body):
+def answering(body, certificate=None):
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -158,8 +159,12 @@ def answering(body):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    yield f"{'http' if certificate is None else 'https'}://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
 
@@ -256,3 +261,42 @@ def test_a_check_that_breaks_is_a_finding(home):
     assert broken
     assert [check.name for check in broken if not check.remedy] == []
     assert "Prefect server" in found
+
+
+def test_an_mlflow_server_s_certificate_is_checked_as_mlflow_does(home, monkeypatch, tmp_path):
+    certificate = tmp_path / "server.pem"
+    subprocess.run(
+        (
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=localhost",
+            ),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", certificate, "-out", tmp_path / "own.pem"),
+        ),
+        check=True,
+        capture_output=True,
+    )
+    certificate.write_bytes(certificate.read_bytes() + (tmp_path / "own.pem").read_bytes())
+    with answering(metadata.version("mlflow"), certificate) as uri:
+        for variable, value in (
+            ("MLFLOW_TRACKING_SERVER_CERT_PATH", str(tmp_path / "own.pem")),
+            ("REQUESTS_CA_BUNDLE", str(tmp_path / "own.pem")),
+            ("MLFLOW_TRACKING_INSECURE_TLS", "true"),
+        ):
+            assert "CERTIFICATE_VERIFY_FAILED" in store.mlflow_server_check(uri).found
+            with monkeypatch.context() as patch:
+                patch.setenv(variable, value)
+                assert store.mlflow_server_check(uri).ok
+
+
+def test_an_empty_address_is_refused(home, capsys):
+    assert main(["doctor", "--tracking-uri", ""]) == EXIT_BAD_SETTING
+    assert "tracking_uri: it is empty" in capsys.readouterr().err

@@ -48,6 +48,7 @@ def session(tmp: Path, pid: int, made: float, *logs: str) -> Path:
     (folder / "logs").mkdir(parents=True)
     for name in ("raylet.out", *logs):
         (folder / "logs" / name).touch()
+        os.utime(folder / "logs" / name, (made - 600,) * 2)
     return folder
 
 
@@ -102,6 +103,8 @@ def test_a_session_of_ray_goes_when_nobody_uses_it(own_tmp: Path) -> None:
     reused = session(own_tmp, os.getpid(), now - 7 * 86400)
     session(own_tmp, gone, now - 61, "log_monitor.log")  # by another Ray than that of Evergreen's runs
     in_use = session(own_tmp, gone, now - 62)  # the cluster outlived the command that started it
+    elsewhere = session(own_tmp, gone, now - 63)  # on another machine that shares the temporary files
+    (elsewhere / "logs" / "debug_state.txt").touch()
     (own_tmp / "ray" / "session_latest").symlink_to(dead)
     raylet = subprocess.Popen(
         [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)", f"--session-dir={in_use}"],

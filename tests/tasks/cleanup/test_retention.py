@@ -563,3 +563,52 @@ def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
 def test_no_run_to_keep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="at least 1 finished run"):
         collect(Home(tmp_path), keep=0)
+
+
+def test_a_run_stays_while_a_kept_run_starts_from_its_weights(kept: Kept) -> None:
+    parent, child = kept.runs[4], kept.runs[0]
+    weights = str(parent.root / "model" / "model.safetensors")
+    start = {"reference": weights, "digest": "a" * 64}
+    edit(child.ingredients, {"initial": start})
+    removed = [one.name for one in collect(kept.home, keep=1).removals if one.kind == "run"]
+    assert removed == [kept.runs[3].root.relative_to(kept.home.root).as_posix()]
+    assert parent.root.is_dir()
+    edit(child.ingredients, {"initial": None})
+    other = kept.home.run("leaves", "b" * 64)  # of another recipe
+    shutil.copytree(child.root, other.root)
+    edit(other.ingredients, {"run_key": "b" * 64, "initial": start})
+    collect(kept.home, keep=1)
+    assert parent.root.is_dir()
+    shutil.rmtree(other.root)
+    collect(kept.home, keep=1)
+    assert not parent.root.exists()
+
+
+def test_checkpoints_that_an_interrupted_gc_left_go_with_the_next(kept: Kept) -> None:
+    half = kept.runs[1].root / ".checkpoints.removed"
+    half.mkdir()
+    collect(kept.home, keep=5, dry_run=True)
+    assert half.is_dir()
+    collect(kept.home, keep=5)
+    assert not half.exists()
+
+
+def test_an_error_of_one_recipe_stops_no_other_removal(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(kept.home.runs("digits"), kept.home.runs("another"))
+    removed = tasks.cleanup.removals.remove_folder
+
+    def refused(folder: Path) -> None:
+        if "another" in folder.parts:
+            raise SettingError("the account may not delete")
+        removed(folder)
+
+    monkeypatch.setattr(tasks.cleanup.removals, "remove_folder", refused)
+    found = collect(kept.home, keep=1)
+    assert found.failed == {"another": "the account may not delete"}
+    assert [one.recipe for one in found.removals if one.kind == "run"] == ["digits"] * 2
+
+
+def test_a_run_that_is_removed_meanwhile_is_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = kept.runs[0].ingredients.with_name("removed") / "ingredients.json"
+    monkeypatch.setattr(recipe_runs, "newest_first", lambda *_: [gone, kept.runs[1].ingredients])
+    assert [run.paths for run in runs_of(kept.home, "digits").runs] == [kept.runs[1]]

@@ -283,3 +283,17 @@ def test_a_run_s_folder_stays_while_its_store_is_away(
     make_old(tmp_path / "store", 31)
     assert removed(home) == ["stored run", "run"]
     assert store.keys("runs") == []
+
+
+def test_a_dataset_that_a_training_begins_to_use_after_the_listing_stays(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    run_with_checkpoint(store, tmp_path, finished=True)
+    make_old(tmp_path / "store", 90)
+    for again, left in ((True, [f"{DATASET}/manifest.json"]), (False, [])):
+        (dataset,) = [one for one in found(store, is_kept=True) if one.what == "stored dataset"]
+        if again:
+            store.put_file(f"{DATASET}/manifest.json", tmp_path / "file")
+        dataset.delete()
+        assert store.keys(DATASET) == left
+        make_old(tmp_path / "store", 90)
