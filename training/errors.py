@@ -125,7 +125,9 @@ _OTHER_VERSION = "Found incompatible versions"  # how Prefect's client begins it
 _TRANSIENT_NAMES = frozenset(
     {
         "ActorDiedError",
+        "ActorPlacementGroupRemoved",
         "ActorUnavailableError",
+        "ActorUnschedulableError",
         "CloseError",
         "ConnectError",
         "ConnectTimeout",
@@ -134,6 +136,9 @@ _TRANSIENT_NAMES = frozenset(
         "DistStoreError",
         "LocalRayletDiedError",
         "NodeDiedError",
+        "ObjectFetchTimedOutError",
+        "ObjectLostError",
+        "ObjectReconstructionFailedError",
         "OwnerDiedError",
         "PoolTimeout",
         "PreemptionError",
@@ -142,6 +147,9 @@ _TRANSIENT_NAMES = frozenset(
         "ReadError",
         "ReadTimeout",
         "RemoteProtocolError",
+        "RpcError",
+        "TaskPlacementGroupRemoved",
+        "TaskUnschedulableError",
         "URLError",
         "WorkerCrashedError",
         "WorkerGroupStartupFailedError",
@@ -164,9 +172,15 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         failures = getattr(one, "worker_failures", None)  # ray.train.WorkerGroupError: {rank: error}
-        queue += list(failures.values()) if isinstance(failures, dict) else []
+        queue += sorted(failures.values(), key=_may_pass) if isinstance(failures, dict) else []
         queue += [getattr(one, name, None) for name in _WRAPPED]
         queue += [one.__cause__, one.__context__]
+
+
+def _may_pass(failure: BaseException | None) -> bool:
+    """Whether a worker's error is of unknown kind, or temporary: often the consequence of another worker's error."""
+    known = None if failure is None else classify(failure)
+    return known is None or known.transient
 
 
 def classify(error: BaseException) -> EvergreenError | None:
@@ -252,7 +266,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
         place = f" at {error.filename}" if error.filename else ""
         return ResourceError(f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. {_CURED}")
     text = str(error).lower()
-    named = type(error).__name__ in {"OutOfMemoryError", "OutOfDiskError"}
+    named = type(error).__name__ in {"ObjectStoreFullError", "OutOfMemoryError", "OutOfDiskError"}
     if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap MemoryError
         return ResourceError(
             f"Out of memory or disk: {_gist(error)}. Lower training.global_batch_size or scaling.num_workers, "

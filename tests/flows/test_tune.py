@@ -24,7 +24,7 @@ from tasks.train import keep_plan
 from tasks.verify import verify
 from training.attempts.history import read_attempts
 from training.attempts.metrics import MetricsFile
-from training.errors import EXIT_TERMINATED, TrainingError
+from training.errors import EXIT_RETRY, EXIT_TERMINATED, TrainingError
 from training.recipe import load
 from training.records import DatasetVersion
 from training.search.planning import PlannedSearch, Request, plan_search
@@ -350,3 +350,24 @@ def test_an_interrupted_search_continues_to_the_same_result(
         for attempt in read_attempts(home.run("slow", file.name))
     ]
     assert any(attempt.first_step > 0 for attempt in resumed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_search_ends_when_its_ray_dies_and_the_same_command_continues(
+    name: str, home: Home, tmp_path: Path
+) -> None:
+    """Ray Tune alone would wait for a node for ever."""
+    recipe = write_slow_recipe(tmp_path)
+    process = command(home, recipe)
+    while not any(home.runs("slow").glob("*/checkpoints/step-*")):
+        assert process.poll() is None
+        time.sleep(0.2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    next(one for one in family if one.name() == name).kill()
+    process.communicate()
+    assert process.returncode == EXIT_RETRY
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert alive == []
+    continued, _ = command(home, recipe).communicate()
+    assert None not in losses(continued)

@@ -10,6 +10,7 @@ from mlflow.protos import databricks_pb2
 from prefect.exceptions import PrefectHTTPStatusError
 
 from training import errors
+from training.checkpoints.writers import Writers
 from training.errors import DataError, ResourceError, SettingError, TrainingError, TransientError, classify
 
 
@@ -290,3 +291,18 @@ def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
         "<EMPTY MESSAGE>. Lower training.global_batch_size or scaling.num_workers, or free some, and run the same "
         "command, which resumes the run."
     )
+
+
+def test_the_rank_with_a_permanent_error_explains_the_others() -> None:
+    """A rank whose disk is full, and the ranks that then lack its part of a checkpoint."""
+    lost, full = TransientError("worker 1 did not write its part"), OSError(errno.ENOSPC, "full")
+    with pytest.raises(ResourceError) as caught:
+        Writers(exchange=lambda text: [text]).share(lambda: raise_(full))
+    for failures in ({0: lost, 1: caught.value}, {0: caught.value, 1: lost}):
+        known = classify(WorkerGroupError({rank: RayTaskError(one) for rank, one in failures.items()}))
+        assert isinstance(known, ResourceError)
+    assert classify(WorkerGroupError({0: RuntimeError("bug"), 1: lost})) is lost
+
+
+def raise_(error: BaseException) -> None:
+    raise error

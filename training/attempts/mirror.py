@@ -85,12 +85,14 @@ class Outbox:
         return Change(name, content, appended)
 
     def apply_reply(self, reply: Reply) -> None:
-        """Write the driver's requests to the files that the worker polls; a changed fence fences out its group."""
+        """Write the driver's requests to the files that the worker polls; a changed fence fences out its group.
+
+        `self.fence` stays what it was: by it, the driver recognises a worker that was replaced.
+        """
         paths = RunPaths(self.root)
-        if reply.fence != self.fence:
-            self.fence = reply.fence
-            if self.rank == 0:  # another group of workers began: this group must not even enter the fence
-                write_text(paths.fence, CLOSED, durable=False)
+        if reply.fence != self.fence and self.rank == 0:
+            # Another group of workers began: this group must not even enter the fence.
+            write_text(paths.fence, CLOSED, durable=False)
         if reply.save:
             paths.save.touch()
         if reply.stop:
@@ -127,15 +129,15 @@ class DriverSide:
     def exchange(self, rank: int, changes: list[Change], known: str) -> Reply:
         """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once.
 
-        `known` is the content of the fence in the last reply to the worker. Changes of a worker of an older attempt are
-        dropped; of the first worker, also those of an older group of workers.
+        `known` is the content of the fence when the worker began. Changes of a worker of an older attempt are dropped,
+        and such a worker gets no request to save; the same holds for the first worker of an older group of workers.
         """
         fence = _text(self._paths.fence)
         # Other workers may have begun before the first worker entered the group: only their attempt's number counts.
-        if known == fence or (rank and known.partition(".")[0] == fence.partition(".")[0]):
-            for change in changes:
-                self._apply(change)
-        save = rank == 0 and self._paths.save.exists()
+        current = known == fence or (rank > 0 and known.partition(".")[0] == fence.partition(".")[0])
+        for change in changes if current else ():
+            self._apply(change)
+        save = current and rank == 0 and self._paths.save.exists()
         if save:
             self._paths.save.unlink(missing_ok=True)
         return Reply(stop=self._paths.stop.exists(), save=save, fence=fence)

@@ -10,6 +10,7 @@ When the ranks hold tensors together, the folder also has the parts of all ranks
 and the manifest has their digests. The first rank publishes the folder after all ranks have written their parts.
 """
 
+import errno
 import logging
 import shutil
 import threading
@@ -246,11 +247,19 @@ class CheckpointLog:
         except (OSError, DataError) as error:
             raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
         ours = manifest.format == FORMAT and manifest.run_key == self.run_key
-        state = path / STATE
-        if not ours or not state.is_file() or digest_file(state, self.moved) != manifest.sha256:
+        if not ours or self._digest_of_state(path) != manifest.sha256:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
         verify_parts(path, manifest.parts, self.moved)
         return manifest
+
+    def _digest_of_state(self, path: Path) -> str | None:
+        """Digest of a checkpoint's state; None if the file is missing, or lies in a damaged part of the disk."""
+        try:
+            return digest_file(path / STATE, self.moved)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO):
+                return None
+            raise
 
     def _check_points(self, path: Path, manifest: Manifest) -> None:
         """Raises :class:`DataError` if metric points up to the checkpoint are missing or damaged.

@@ -51,6 +51,12 @@ class StoredCheckpointLog(CheckpointLog):
         return None
 
     def load_at(self, step: int) -> dict[str, Any]:
+        if self._is_here(self.path_at(step)):
+            try:
+                return super().load_at(step)
+            except DataError as error:
+                log.warning("%s. It is downloaded again", error)
+                remove_folder(self.path_at(step))
         if not self._is_here(self.path_at(step)):
             found = [one for one in self.stored.state().checkpoints if one.step == step]
             if not found:

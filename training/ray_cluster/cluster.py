@@ -201,6 +201,12 @@ def head_is_gone() -> bool:
     return bool(_own) and not _runs("gcs_server")
 
 
+def check_node() -> None:
+    """Raises :class:`TransientError` when the node of this run's own cluster died: nothing starts it again."""
+    if _own and not _runs("raylet"):
+        raise TransientError("Ray's node process (raylet) died. Run the same command again: it continues.")
+
+
 class HeadLostError(TransientError):
     """The head (GCS) of the cluster at `ray.address` does not answer any more; this process can't use it again."""
 

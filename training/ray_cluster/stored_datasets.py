@@ -3,7 +3,9 @@
 A version's objects have the same keys as its files under `datasets/`. The manifest is uploaded last, and says which
 files are there. Two homes may prepare a version with the same fingerprint, so the same rows, as different files, for
 example by different versions of pyarrow. So a complete version is never overwritten: whoever uses it, from any home,
-reads the files that the manifest in the store lists, and not those of its own manifest.
+reads the files that the manifest in the store lists, and not those of its own manifest. When two homes upload at the
+same time, the later manifest counts; workers that meanwhile read files of both find the difference by the digests, and
+the next attempt downloads them again.
 """
 
 import logging
@@ -11,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -168,23 +171,30 @@ def _download(
     version: DatasetVersion, store: ObjectStore, folder: Path, moved: Callable[[int], None]
 ) -> None:
     """Download the files that the manifest in the store lists, and check them; the manifest comes first."""
-    file = MANIFEST
+    file, listed = MANIFEST, b""
     try:
         store.get_file(f"{prefix(version)}/{MANIFEST}", folder / MANIFEST, moved)
+        listed = (folder / MANIFEST).read_bytes()
         there = _manifest_in(folder, version, store)
         for file in files_in(there):
             (folder / file).parent.mkdir(exist_ok=True)
             store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
         check_parts(there)
     except FileNotFoundError:
-        raise _damaged(version, store, f"{file} is missing") from None
+        raise _damaged(version, store, f"{file} is missing", listed) from None
     except DataError as error:
-        raise _damaged(version, store, Path(str(error).partition(": ")[0]).name) from error
+        raise _damaged(version, store, Path(str(error).partition(": ")[0]).name, listed) from error
 
 
-def _damaged(version: DatasetVersion, store: ObjectStore, what: str) -> TransientError:
-    """The error for a damaged upload. Without its manifest, the next :func:`publish` uploads the dataset again."""
-    store.delete([f"{prefix(version)}/{MANIFEST}"])
+def _damaged(version: DatasetVersion, store: ObjectStore, what: str, listed: bytes) -> TransientError:
+    """The error for a damaged upload. Without its manifest, the next :func:`publish` uploads the dataset again.
+
+    `listed` is the manifest that was read. A manifest that another home has written since stays.
+    """
+    key = f"{prefix(version)}/{MANIFEST}"
+    with suppress(FileNotFoundError):
+        if store.get(key) == listed:
+            store.delete([key])
     return TransientError(
         f"{store.url}/{prefix(version)}: damaged ({what}). Run the same command again: the driver uploads the dataset "
         "again."

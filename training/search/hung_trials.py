@@ -5,6 +5,7 @@ is stopped, or hangs in native code, can't detect that.
 """
 
 import logging
+import time
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,7 @@ class HungTrials:
 class _Watched:
     job: TrialJob
     _watchdog: Watchdog | None = None
+    _since: float = 0.0  # when the watchdog began, by time.monotonic()
     _is_over: bool = False
 
     def look(self) -> None:
@@ -61,6 +63,11 @@ class _Watched:
         attempt = self._attempt(paths)
         if self._watchdog is None or self._watchdog.job.attempt != attempt:
             self._watchdog = Watchdog(_training_job(self.job, attempt))
+            self._since = time.monotonic()
+        if time.monotonic() - self._since < self.job.plan.settings.tracking.outage_s and not any(
+            beat.attempt == attempt for beat in read_beats(paths)
+        ):
+            return  # the trial may wait for its object store
         try:
             self._watchdog.look()
         except TransientError as error:

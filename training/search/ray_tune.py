@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from training.attempts.heartbeat import read_beats
 from training.errors import TransientError, classify
 from training.ray_cluster.capacity import check_fits_a_node, workers_with_gpus
+from training.ray_cluster.cluster import HeadWatch, check_node
 from training.search.hung_trials import HungTrials
 from training.search.records import Event, Scheduler, TrialJob, stop_file
 from training.storage.files import write_text
@@ -66,7 +67,8 @@ def run_trials(
     Needs a connection to Ray. `listener` is called with each event in the caller's thread, and may be slow. When an
     exception such as Ctrl-C ends the wait, running trials save a last checkpoint before the exception reaches the
     caller. When Ray Tune itself fails, raises the :class:`training.errors.EvergreenError` that explains the failure, or
-    :class:`TransientError` if the failure is not a known one.
+    :class:`TransientError` if the failure is not a known one. Also raises :class:`TransientError` when a process of a
+    local Ray died, or when the head at `ray.address` has not answered for 30 seconds: Ray Tune would wait for ever.
     """
     events: SimpleQueue[Event] = SimpleQueue()
     outcome: list[BaseException] = []
@@ -82,8 +84,11 @@ def run_trials(
     thread.start()
     running: set[int] = set()
     hung = HungTrials(jobs)
-    with _stopped_with_checkpoint(folder, jobs, running, events):
+    address = jobs[0].plan.settings.ray.address if jobs else None
+    with HeadWatch(address) as head, _stopped_with_checkpoint(folder, jobs, running, events):
         while thread.is_alive():
+            head.check()
+            check_node()
             thread.join(_LOOK_S)
             for event in _waiting(events, running):
                 listener(event)

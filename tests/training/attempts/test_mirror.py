@@ -125,9 +125,12 @@ def test_a_superseded_worker_changes_nothing(driver: RunPaths, worker: RunPaths)
     outbox = begin(driver, worker, Fence.begin(driver, "here"))
     MetricsFile(driver.metrics).append(1, 1, {"loss": 1.0})
     Fence.begin(driver, "here")
-    MetricsFile(worker.metrics).append(1, 1, {"loss": 2.0})
-    exchange(driver, outbox)
+    driver.save.touch()  # a request to the workers of the newer attempt
+    for step in (1, 2):  # also when it sends again
+        MetricsFile(worker.metrics).append(step, 1, {"loss": 2.0})
+        exchange(driver, outbox)
     assert [point.values for point in MetricsFile(driver.metrics).read()] == [{"loss": 1.0}]
+    assert (driver.save.exists(), worker.save.exists()) == (True, False)
     with pytest.raises(SupersededError):
         Fence.enter(worker, 1, "here")
 

@@ -1,5 +1,6 @@
 """A damaged checkpoint is skipped with a warning and saved again, and code in a checkpoint is never executed."""
 
+import errno
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import torch
 from checkpoints import at, folder, newest, opened, save, steps
 
 from training.attempts.fence import SupersededError
+from training.checkpoints import checkpoint_log
 from training.checkpoints.checkpoint_files import MANIFEST, STATE, read_manifest
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.errors import TransientError
@@ -228,3 +230,18 @@ def test_a_malicious_state_is_not_executed(log: CheckpointLog, tmp_path: Path, h
     assert not mark.exists()
     pickle.loads(pickle.dumps(bomb))
     assert mark.exists(), "the bomb is a dud, so this test shows nothing"
+
+
+def test_a_state_that_the_disk_can_not_read_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(opened(tmp_path), 1, 2)
+
+    def unreadable(path: Path, *_: object) -> str:
+        if path.parent.name.endswith("2"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return digest_file(path)
+
+    monkeypatch.setattr(checkpoint_log, "digest_file", unreadable)
+    assert newest(opened(tmp_path)) == 1
+    assert "not the bytes that its manifest lists" in caplog.text

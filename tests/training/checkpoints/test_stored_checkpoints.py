@@ -167,3 +167,15 @@ def test_a_name_that_leads_out_of_the_run_s_folder_is_refused(name: str) -> None
 def test_a_key_outside_the_runs_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="key"):
         StoredFile(name="model/x", key=key, sha256="")
+
+
+def test_a_checkpoint_that_is_damaged_on_this_disk_alone_is_downloaded_again(
+    store: ObjectStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = opened(store, tmp_path / "here", attempt=1, keep_newest=9)
+    save(here, 1, 2, 3)
+    state = here.path_at(1) / "state.pt"
+    state.write_bytes(state.read_bytes()[:-1])
+    assert here.load_step(1)["step"] == 1
+    assert "not the bytes that its manifest lists. It is downloaded again" in caplog.text
+    assert stored_steps(store) == [1, 2, 3]

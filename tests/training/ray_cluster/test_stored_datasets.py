@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -201,3 +201,24 @@ def test_what_nobody_uses_on_a_node_is_found_without_a_change(tmp_path: Path) ->
 def test_a_cache_is_the_user_s_own(own_tmp: Path) -> None:
     assert node_cache(None).stat().st_mode & 0o777 == 0o700
     assert node_cache(str(own_tmp / "chosen" / "folder")).is_dir()
+
+
+def test_a_manifest_that_another_home_wrote_meanwhile_stays(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(small_version, store)
+    key = next(one for one in store.keys("datasets") if one.endswith(MANIFEST))
+    (tmp_path / "newer").write_bytes(store.get(key) + b" ")
+    part = next(one for one in store.keys("datasets") if one.endswith(".parquet"))
+    read = store.get_file
+
+    def with_a_rival(wanted: str, target: Path, *more: Callable[[int], None]) -> None:
+        read(wanted, target, *more)
+        if wanted == part:
+            target.write_bytes(b"of another home")
+            store.put_file(key, tmp_path / "newer")
+
+    monkeypatch.setattr(store, "get_file", with_a_rival)
+    with pytest.raises(TransientError, match="damaged"):
+        fetch(small_version, store, tmp_path / "node")
+    assert store.get(key).endswith(b" ")

@@ -19,6 +19,7 @@ R = TypeVar("R")
 
 _PRECONDITION_FAILED = 412
 _LONGEST_REASON = 300  # characters
+_PART_BYTES = 8 << 20
 _DOING = {
     "get": "read an object",
     "get_file": "download an object",
@@ -120,7 +121,9 @@ class RemoteStore:
 
     @_explained
     def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
-        self._files.put_file(str(source), self._path(key), callback=_callback(moved))
+        # s3fs counts whole parts, by default of 50 MB; its other file systems don't know this argument.
+        parts = {"chunksize": _PART_BYTES} if "s3" in self._files.protocol else {}
+        self._files.put_file(str(source), self._path(key), callback=_callback(moved), **parts)
 
     @_explained
     def put_new(self, key: str, data: bytes) -> bool:

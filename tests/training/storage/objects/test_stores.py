@@ -256,3 +256,12 @@ def test_a_listing_goes_on_while_folders_are_removed(tmp_path: Path) -> None:
     finally:
         over.set()
         thread.join()
+
+
+def test_an_upload_to_s3_counts_its_bytes_on_the_way(s3_server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(bytes(40 << 20))
+    moved: list[int] = []
+    store = open_store(s3_server.new_bucket())
+    store.put_file("runs/r/state", tmp_path / "state", moved.append)
+    assert [one for one in moved if one] == [8 << 20] * 5
+    assert store.get("runs/r/state") == bytes(40 << 20)
