@@ -79,7 +79,7 @@ def take_look(
         else spend_strictly(reign, settings)
     )
     above = spending.boundary is not None and statistic > spending.boundary + TIE
-    passed = p <= spending.level or above
+    passed = above or 0 < spending.level >= p  # a p value below 1e-308 is 0
     look = Look(
         question=question,
         measure=compared.measure,

@@ -144,8 +144,10 @@ class Tables:
         unknown = np.full(len(rows), "", object)
         if len(good):
             kept = typed.rows if len(good) == len(rows) else typed.rows.take(good)
-            features = self._features(kept, f"{file} row {first + good[0]}")
+            features, wrong = self._features(kept, f"{file} row {first + good[0]}")
             inputs[good], unknown[good] = model_inputs(features, self.table), self._unknown(features)
+            for position, reason in wrong.items():
+                errors[good[position]] = f"{file} row {numbers[good[position]]}: {reason}"
         return {
             "where": np.array([f"{name}:{number}" for number in numbers], object),
             "error": np.array(errors, object),
@@ -153,11 +155,13 @@ class Tables:
             "unknown": unknown,
         }
 
-    def _features(self, rows: pa.Table, first: str) -> pa.Table:
+    def _features(self, rows: pa.Table, first: str) -> tuple[pa.Table, dict[int, str]]:
+        """The columns that `transform_rows` computes, and by row what is wrong with one of its values."""
+        errors: dict[int, str] = {}
         if self.function is None:
-            return rows
+            return rows, errors
         wanted = {column.name: column.kind for column in self.table.raw.columns}
-        return pa.table(changed_features(self.function, rows, wanted, first))
+        return pa.table(changed_features(self.function, rows, wanted, first, errors=errors)), errors
 
     def _unknown(self, typed: pa.Table) -> npt.NDArray[np.object_]:
         """For each row, "" or its categories that the model did not learn, as a JSON object by column."""

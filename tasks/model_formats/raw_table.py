@@ -204,6 +204,8 @@ def _number(value: Any, _: dict[str, float]) -> float | None:
 
 
 def _boolean(value: Any, _: dict[str, float]) -> float | None:
+    if isinstance(value, Decimal):
+        value = float(value)
     return None if isinstance(value, date) else _BOOLEANS.get(_text_of(value).lower())
 
 

@@ -46,7 +46,7 @@ class Tracker(Protocol):
     def end(self, status: Status) -> None:
         """Close the run. Once `end` returns, all received points stay visible, even if this process is killed.
 
-        A tracker that takes each step only once may leave out the newest step of a run that was killed.
+        A tracker that takes each step only once may leave out the newest step of a run that was killed or failed.
         """
 
 

@@ -155,6 +155,11 @@ def moved_from(home: Home) -> Path | None:
     return next((root for root in roots if root is not None), None)
 
 
+def artifacts_of(home: Home, experiment: str) -> Path:
+    """Folder of the home for the files of an experiment, whose name may contain a slash."""
+    return home.mlflow_artifacts / quote(experiment, safe=" ")
+
+
 def check_not_moved(home: Home) -> None:
     """Raise :class:`ResourceError` when the home was moved, so that MLflow no longer finds its models' files."""
     if (before := moved_from(home)) is not None:
@@ -179,9 +184,9 @@ def moved_remedy(home: Home, before: Path) -> str:
 
 def _lost_root(home: Home, experiment: str, place: Path) -> Path | None:
     """Root of another home in which `place` is the folder of `experiment`, if files are missing there; else None."""
-    if len(place.parents) < 2 or Home(place.parents[1]).mlflow_artifacts / experiment != place:
+    if len(place.parents) < 2 or artifacts_of(Home(place.parents[1]), experiment) != place:
         return None  # not a folder that Evergreen chose
-    came_along = home.mlflow_artifacts / experiment
+    came_along = artifacts_of(home, experiment)
     if came_along.resolve() == place.resolve():
         return None
     lost = not place.is_dir() or any(not (place / one.name).exists() for one in came_along.glob("*"))

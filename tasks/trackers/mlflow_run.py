@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from tasks.trackers.embedded_store import deleted_experiment
+from tasks.trackers.embedded_store import artifacts_of, deleted_experiment
 from tasks.trackers.mlflow_store import connect as connect
 from tasks.trackers.mlflow_store import connect_once as connect_once
 from tasks.trackers.mlflow_store import connect_patiently as connect_patiently
@@ -167,7 +166,7 @@ def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experi
     place = None
     if not (plan.settings.tracking.uri or "").startswith("http"):
         # With a bare database MLflow would write artifacts under the working directory; a server has its own root.
-        place = (Home(Path(plan.home)).mlflow_artifacts / quote(name, safe=" ")).as_uri()
+        place = artifacts_of(Home(Path(plan.home)), name).as_uri()
     try:
         client.create_experiment(name, artifact_location=place)
     except MlflowException as error:

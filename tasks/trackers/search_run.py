@@ -31,6 +31,7 @@ from training.search.records import Search, TrialResult
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 SEARCH_TAG, WINNER_TAG = "evergreen.search", "evergreen.winner"
 TRIAL_TAG, STATUS_TAG = "evergreen.trial", "evergreen.trial_status"
@@ -43,27 +44,39 @@ def open_search(client: "MlflowClient", search: Search, plan: RunPlan) -> str:
     `plan` is the plan of any of the trials. The caller holds the recipe's run lock, so another run of this recipe and
     home with status RUNNING was killed.
     """
-    from mlflow.entities import Param
-
     experiment_id = experiment_of(client, plan)
     close_killed(client, plan)
     wanted = f"tags.`{SEARCH_TAG}` = '{search.key}' and tags.`{HOME_TAG}` = '{home_of(plan)}'"
-    found = all_pages(client.search_runs, [experiment_id], wanted)
-    if not found:
+    find = partial(
+        all_pages, client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"]
+    )
+    if not (found := find()):
         tags = {SEARCH_TAG: search.key, "evergreen.recipe": search.recipe, HOME_TAG: home_of(plan)}
         name = f"{search.recipe}-search-{search.key[:8]}"
-        found = [client.create_run(experiment_id, run_name=name, tags=tags | origin_tags(plan))]
-        facts = {"trials": search.size, "scheduler": search.scheduler, "seed": search.seed}
-        if search.generations > 1:
-            facts["generations"] = search.generations
-        params = {f"space.{setting}": text for setting, text in search.space.items()} | facts
-        client.log_batch(
-            found[0].info.run_id, params=[Param(name, str(value)) for name, value in params.items()]
-        )
-    run_id: str = found[0].info.run_id
+        client.create_run(experiment_id, run_name=name, tags=tags | origin_tags(plan))
+        found = find()
+    opened, *twins = (
+        found  # twins: the answer to the request that created the run was lost, and MLflow repeated it
+    )
+    for twin in twins:
+        client.delete_run(twin.info.run_id)
+    run_id: str = opened.info.run_id
+    _log_params(client, opened, search)
     client.update_run(run_id, status="RUNNING")
-    link_flow_run(client, found[0])
+    link_flow_run(client, opened)
     return run_id
+
+
+def _log_params(client: "MlflowClient", run: "Run", search: Search) -> None:
+    """Record the parameters of a search that its MLflow run lacks: an earlier start may have been interrupted."""
+    from mlflow.entities import Param
+
+    facts = {"trials": search.size, "scheduler": search.scheduler, "seed": search.seed}
+    if search.generations > 1:
+        facts["generations"] = search.generations
+    params = {f"space.{setting}": text for setting, text in search.space.items()} | facts
+    new = [Param(name, str(value)) for name, value in params.items() if name not in run.data.params]
+    client.log_batch(run.info.run_id, params=new)
 
 
 def publish_trial(

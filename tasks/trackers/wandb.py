@@ -94,13 +94,13 @@ class WeightsAndBiases:
     def end(self, status: Status) -> None:
         """Close the W&B run, and upload the remaining points.
 
-        A killed run may have received only a part of the values of its newest step. On a server, that step is left
-        out: when the run is resumed, the step is sent again. A finished offline run has all points, so the folders of
-        earlier starts are deleted. Raises TimeoutError, with the command that uploads the rest, when the upload takes
-        longer than `END_S - 2` seconds.
+        A killed or failed run may have received only a part of the values of its newest step. On a server, that step
+        is left out: when the run is resumed, the step is sent again. A finished offline run has all points, so the
+        folders of earlier starts are deleted. Raises TimeoutError, with the command that uploads the rest, when the
+        upload takes longer than `END_S - 2` seconds.
         """
         assert self._run is not None
-        if self._newest is not None and (status != "KILLED" or self._run.offline):
+        if self._newest is not None and (status == "FINISHED" or self._run.offline):
             self._log(self._newest)
         try:
             self._run.finish(_EXIT_CODES[status])

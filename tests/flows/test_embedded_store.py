@@ -109,3 +109,15 @@ def test_quoting(tmp_path: Path) -> None:
     back, link = commands_in(remedy)
     assert shlex.split(back) == ["mv", str(tmp_path / "b c"), str(tmp_path / "no such" / "a")]
     assert shlex.split(link)[:3] == ["mkdir", "-p", str(tmp_path / "no such")]
+
+
+@pytest.mark.parametrize("name", ["team/leaves", "blätter", "a b"])
+def test_a_moved_home_is_recognised_by_an_experiment_of_any_name(name: str, tmp_path: Path) -> None:
+    before, after = Home(tmp_path / "before"), Home(tmp_path / "after")
+    before.root.mkdir()
+    place = embedded_store.artifacts_of(before, name)
+    (place / "models").mkdir(parents=True)
+    connect(None, before).create_experiment(name, artifact_location=place.as_uri())
+    assert embedded_store.moved_from(before) is None
+    before.root.rename(after.root)
+    assert embedded_store.moved_from(after) == before.root

@@ -265,3 +265,11 @@ def test_a_state_rebuilt_from_some_looks_has_spent_what_the_newest_says(settings
     if settings is JOINT:
         new = joint_spent(59, 0.05, 365) - joint_spent(58, 0.05, 365)
         assert following.crossed.sum() - last <= new * (FLIPS + 1) + 1
+
+
+def test_nothing_passes_at_a_level_of_zero():
+    """Not even a p value that is too small for a float."""
+    spent = Reign(keys=("a", "b", "c"), strict_spent=0.05)
+    look = look_at((1900, 100, 58_000), SHORT, spent)[0]
+    assert (look.p, look.level, look.passed) == (0.0, 0.0, False)
+    assert look_at((1900, 100, 58_000), SHORT, Reign())[0].passed

@@ -85,3 +85,22 @@ def test_a_home_without_the_code_refuses(home: Home, key: str) -> None:
 
 def test_schemas_of_an_older_version_are_read() -> None:
     assert TableSchema.model_validate({"target": "y", "columns": []}).given == {}
+
+
+def test_a_value_that_the_function_can_not_compute_is_the_error_of_its_row(
+    home: Home, tmp_path: Path
+) -> None:
+    body = "def transform_rows(rows):\n    return rows.assign(q=rows.a / rows.b)\n"
+    ref = recipe_with(tmp_path / "recipe", body)
+    plan = finished_run(home, ref)
+    function = function_of(home, {TRANSFORM_TAG: ref.transform, RUN_KEY_TAG: plan.run_key}, "model")
+    columns = tuple(TableColumn(name=name, kind="number") for name in ("a", "b", "q"))
+    schema = TableSchema(target="y", columns=columns, given={"a": "number", "b": "number"})
+    (tmp_path / "rows.csv").write_text("a,b\ntext,1\n4,2\n4,0\n")
+    reader = Tables(schema, function)
+    (batch,) = [batch for chunk in reader.find(tmp_path / "rows.csv") for batch in reader.read(chunk)]
+    assert [bool(error) for error in batch["error"]] == [True, False, True]
+    assert batch["inputs"][1].tolist() == [4, 2, 2]
+    assert "rows.csv row 3: " in batch["error"][2]
+    assert "transform_rows" in batch["error"][2]
+    assert "column 'q' has inf" in batch["error"][2]

@@ -15,7 +15,7 @@ from killed_training import kill_a_training
 from tracker_contract import Shown, TrackerContract, point
 
 from tasks.trackers import fan_out
-from tasks.trackers.base import RunInfo
+from tasks.trackers.base import RunInfo, Status
 from tasks.trackers.fan_out import FanOut, sending
 from tasks.trackers.own_process import OwnProcess, TrackerProcessError
 from tasks.trackers.wandb import WeightsAndBiases
@@ -148,10 +148,13 @@ class ServerRun:
         pass
 
 
-def test_a_run_killed_between_two_points_of_a_step_loses_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended", ["KILLED", "FAILED"])
+def test_a_run_that_ends_between_two_points_of_a_step_loses_no_value(
+    ended: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = [point(1, loss=2.0), point(2, loss=1.0), point(2, validation=1.5), point(3, loss=0.5)]
     rows: list[dict[str, float]] = []
-    for received, status in ((whole[:2], "KILLED"), (whole, "KILLED"), (whole, "FINISHED")):
+    for received, status in ((whole[:2], ended), (whole, ended), (whole, "FINISHED")):
         tracker = WeightsAndBiases()
         run = ServerRun(rows)
         monkeypatch.setattr(tracker, "_run", run)

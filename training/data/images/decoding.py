@@ -159,7 +159,10 @@ def to_pixels(image: "Image", target: Target) -> Pixels:
             "the image to 8 bits"
         )
     if target.channels:
-        image = image.convert("L" if target.channels == 1 else "RGB")
+        try:
+            image = image.convert("L" if target.channels == 1 else "RGB")
+        except ValueError as error:
+            raise BadImage(f"has colour mode {image.mode}, which can't be converted ({error})") from None
     elif image.mode == "P":
         image = image.convert("RGB")
     elif image.mode not in ("L", "RGB"):

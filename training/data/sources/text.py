@@ -1,6 +1,5 @@
 """The source of text, with a class or a number to predict for each or without, and its model's tokenizer."""
 
-import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,7 +70,7 @@ class Text:
         if self.text == self.target:
             raise SettingError(f"Text: column {self.text!r} can't be both the text and the target")
         try:
-            codecs.lookup(self.encoding)
+            "".encode(self.encoding)  # not codecs.lookup, which also finds hex and rot13
         except LookupError:
             raise SettingError(
                 f"Text(encoding={self.encoding!r}): no such encoding; take one such as latin-1"

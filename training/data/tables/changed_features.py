@@ -46,12 +46,14 @@ def changed_features(
     wanted: Mapping[str, ColumnKind],
     first: str,
     again: bool = False,
+    errors: dict[int, str] | None = None,
 ) -> dict[str, pa.Array]:
     """The typed columns `wanted` that `function` computes from typed rows; `first` names the first row in messages.
 
-    With `again`, the function is called a second time, to detect results that differ between calls. Raises
-    :class:`SettingError` when the function fails, returns other columns than for the first rows of the dataset, or a
-    value that is not of its column's kind.
+    With `again`, the function is called a second time, to detect results that differ between calls. With `errors`, a
+    value that is not of its column's kind becomes null, and `errors` gets the reason by the row's number. Raises
+    :class:`SettingError` when the function fails, returns other columns than for the first rows of the dataset, or,
+    without `errors`, a value that is not of its column's kind.
     """
     if not len(rows):
         return {name: pa.array([], TYPES[kind]) for name, kind in wanted.items()}
@@ -66,11 +68,11 @@ def changed_features(
     for name, kind in wanted.items():
         values = plain(made[name])
         found[name], wrong = typed(values, kind)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise SettingError(
-                f"{function.label}, {row} rows after {first}: {wrong_value(name, values[row].as_py(), kind)}"
-            )
+        for row in np.flatnonzero(wrong).tolist():
+            reason = wrong_value(name, values[row].as_py(), kind)
+            if errors is None:
+                raise SettingError(f"{function.label}, {row} rows after {first}: {reason}")
+            errors.setdefault(row, f"{function.label}: {reason}")
     return found
 
 

@@ -59,7 +59,9 @@ def encoded_values(
     elif kind == "boolean":
         array = array.cast(pa.int8())
     elif kind == "date":
-        array = pc.divide(array.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), _US_PER_DAY)
+        since_1970 = array.cast(pa.timestamp("us")).cast(pa.int64())
+        # Not safe: 285 years from 1970, a float64 has less than one microsecond's precision.
+        array = pc.divide(since_1970.cast(pa.float64(), safe=False), _US_PER_DAY)
     found: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return found
 

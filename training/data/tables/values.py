@@ -134,6 +134,8 @@ def as_text(values: pa.Array) -> pa.Array:
     array = plain(values)
     if is_text(array.type):
         return array
+    if pa.types.is_float16(array.type):  # for which Arrow has no dictionaries
+        array = array.cast(pa.float32())
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     coded = array.dictionary_encode()
@@ -195,7 +197,8 @@ def _from_arrow(values: pa.Array, kind: ColumnKind) -> pa.Array:
     if kind == "category" and found is not None:
         return as_text(values)
     if kind == "boolean" and found == "number":
-        return _boolean(as_text(values))
+        # Otherwise the decimal 1.00 would be the text 1.00.
+        return _boolean(as_text(values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values))
     if kind == "number" and found == "boolean":
         return values.cast(pa.int8()).cast(target)
     if found != kind:

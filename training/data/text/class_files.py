@@ -1,5 +1,6 @@
 """Find texts that are stored by class: a file for each class with a text on each line, or a folder of text files."""
 
+import codecs
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -131,6 +132,11 @@ def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
     if file.whole:
         yield decoded(file.path.read_bytes(), encoding, f"{file.path}")
         return
+    if "\n".encode(encoding).removeprefix(codecs.BOM_UTF8) != b"\n":
+        raise DataError(
+            f"{file.path}: {encoding} writes the end of a line as several bytes, and lines are found by one. Convert "
+            "the file to UTF-8."
+        )
     for number, line in enumerate(lines_of(file.path), 1):
         yield decoded(line, encoding, f"{file.path} line {number}")
 

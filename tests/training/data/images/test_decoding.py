@@ -159,3 +159,12 @@ def test_a_bomb_is_a_bad_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(BadImage, match="exceeds limit"):
         open_image(encoded(COLOUR))
+
+
+def test_a_colour_mode_that_pillow_does_not_convert_is_a_bad_image() -> None:
+    lab = BytesIO()
+    Image.new("LAB", (4, 4)).save(lab, "TIFF")
+    rows = batch(RawImage(lab.getvalue()), RawImage(encoded(GREY)))
+    found = decode(rows, Target(4, 1, (1, 4, 4)))
+    assert found.good.tolist() == [1]
+    assert "has colour mode LAB, which can't be converted" in str(found.bad[0])

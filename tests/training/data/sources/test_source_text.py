@@ -103,8 +103,9 @@ def test_latin_1_has_to_be_declared(tmp_path: Path) -> None:
     ):
         Text(path).fetch(tmp_path / "home")
     assert ("Ünlösbar", "neg", "") in rows_of(Text(path, encoding="latin-1"), tmp_path / "home")
-    with pytest.raises(SettingError, match="no such encoding"):
-        Text(path, encoding="latin-0")
+    for none in ("latin-0", "hex", "rot13"):
+        with pytest.raises(SettingError, match="no such encoding"):
+            Text(path, encoding=none)
 
 
 @pytest.mark.parametrize(

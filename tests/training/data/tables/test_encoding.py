@@ -4,10 +4,12 @@ import datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from training.data.tables.encoding import encode, typed_rows
+from tasks.model_formats.raw_table import encoded
+from training.data.tables.encoding import encode, encoded_values, typed_rows
 from training.data.tables.values import as_text, typed
 from training.errors import DataError
 from training.records import ColumnKind, TableColumn, TableSchema
@@ -149,3 +151,22 @@ def test_names_of_categories_and_classes() -> None:
         "10000000000000000",
     ]
     assert as_text(pa.array([True, False])).to_pylist() == ["true", "false"]
+
+
+@pytest.mark.parametrize("year", [1, 1600, 1970, 2300, 9999])
+def test_a_date_of_any_year_is_its_days_since_1970(year: int) -> None:
+    moment = datetime.datetime(year, 12, 31, 18, tzinfo=datetime.UTC)
+    days = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) / datetime.timedelta(days=1)
+    values, wrong = typed(pa.array([moment.isoformat(), None]), "date")
+    assert not wrong.any()
+    assert encoded_values(values, "date").tolist()[0] == days
+    alone = TableSchema(target="y", columns=(TableColumn(name="day", kind="date"),))
+    (by_mlflow,) = encoded(pd.DataFrame({"day": [moment]}), [{"name": "day", "kind": "date"}])[0]
+    assert encode(pa.table({"day": values}), alone)[0, 0] == by_mlflow
+
+
+def test_numbers_of_any_type_are_booleans_and_categories() -> None:
+    for kind in (pa.decimal128(10, 2), pa.float16(), pa.float32(), pa.int8()):
+        numbers = pa.array([0, 1, None], pa.int8()).cast(kind)
+        assert typed(numbers, "boolean").values.to_pylist() == [False, True, None]
+    assert as_text(pa.array(np.array([1, 2.5], np.float16))).to_pylist() == ["1", "2.5"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from training.data.tables.values import FEATURE
 from training.data.text.class_files import ClassFile, class_batches, find_class_files, lines_of
 from training.errors import DataError
 
@@ -78,3 +79,15 @@ def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert [row.as_py() for row in rows] == list(range(1, _LINES + 1))
     assert most < _LINES * _BYTES / 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_lines_of_an_encoding_with_wide_line_ends_are_refused_with_the_reason(
+    tmp_path: Path, encoding: str
+) -> None:
+    (tmp_path / "lines.pos").write_text("good\nbetter", encoding=encoding)
+    lines = ClassFile("train", "pos", tmp_path / "lines.pos", False)
+    with pytest.raises(DataError, match=rf"lines.pos: {encoding} writes the end of a line as several bytes"):
+        list(class_batches([lines], encoding, "text"))
+    ((_, batch),) = class_batches([lines._replace(whole=True)], encoding, "text")
+    assert batch[f"{FEATURE}text"].to_pylist() == ["good\nbetter"]
