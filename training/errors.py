@@ -70,6 +70,10 @@ class TransientError(EvergreenError):
     transient = True
 
 
+class PeerError(TransientError):
+    """A worker can't go on because another worker failed, whose own error explains both."""
+
+
 class OutageError(TransientError):
     """A server did not answer for as long as the settings allow; the step that waited is not retried.
 
@@ -172,22 +176,16 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(one))
         yield one
         failures = getattr(one, "worker_failures", None)  # ray.train.WorkerGroupError: {rank: error}
-        queue += sorted(failures.values(), key=_may_pass) if isinstance(failures, dict) else []
+        queue += list(failures.values()) if isinstance(failures, dict) else []
         queue += [getattr(one, name, None) for name in _WRAPPED]
         queue += [one.__cause__, one.__context__]
-
-
-def _may_pass(failure: BaseException | None) -> bool:
-    """Whether a worker's error is of unknown kind, or temporary: often the consequence of another worker's error."""
-    known = None if failure is None else classify(failure)
-    return known is None or known.transient
 
 
 def classify(error: BaseException) -> EvergreenError | None:
     """The :class:`EvergreenError` that explains `error` to the user; None for a bug, which needs its traceback."""
     chain = list(causes(error))
     for one in chain:
-        if isinstance(one, EvergreenError):
+        if isinstance(one, EvergreenError) and not isinstance(one, PeerError):
             return one
     for one in chain:
         if (refused := _refused_by_prefect(one) or _refused_by_mlflow(one) or _refused_file(one)) is not None:
@@ -198,7 +196,7 @@ def classify(error: BaseException) -> EvergreenError | None:
     for one in chain:
         if (passing := _passing(one)) is not None:
             return passing
-    return None
+    return next((one for one in chain if isinstance(one, PeerError)), None)
 
 
 def _refused_by_prefect(error: BaseException) -> EvergreenError | None:

@@ -63,9 +63,9 @@ def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
 
 
 def plans_of(home: Home, recipe: str) -> Iterator[RunPlan]:
-    """The plans of the recipe's runs, without damaged ones, which :func:`runs_of` reports."""
+    """The plans of the recipe's runs, without those that can't be read, which :func:`runs_of` reports."""
     for file in home.runs(recipe).glob("*/ingredients.json"):
-        with suppress(DamagedError, FileNotFoundError):
+        with suppress(DamagedError, OSError):
             yield read_record(file, RunPlan, file.parent.name)
 
 

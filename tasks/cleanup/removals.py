@@ -52,7 +52,7 @@ class Collection(Record):
 
     `left_alone` has the reason for each recipe that was left alone, maybe in part, and `failed` the error for each
     recipe (or "" for folders outside of the home) of which something could not be removed, as on a full or read-only
-    disk.
+    disk, or without permission.
     """
 
     removals: tuple[Removal, ...]

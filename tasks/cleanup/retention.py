@@ -11,7 +11,6 @@ recipe stops those of no other recipe. On a full disk, what can be removed witho
 
 import shutil
 import time
-from collections.abc import Collection as Several
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -137,8 +136,10 @@ def _removable(
     finished = [run for run in runs if run.release is not None]
     yield from _claims(recipe, runs)
     unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
-    starts = _starts([*others, *(run.plan for run in runs if run.paths.root not in unneeded)])
-    unneeded = {root: why for root, why in unneeded.items() if not _is_within(starts, root)}
+    while found := _started_from(
+        unneeded, [*others, *(run.plan for run in runs if run.paths.root not in unneeded)]
+    ):
+        unneeded = {root: why for root, why in unneeded.items() if root not in found}
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
     known = {run.paths.root.name: run.paths.root not in unneeded for run in runs} | dict.fromkeys(
         damaged, True
@@ -193,14 +194,11 @@ def _unneeded(
             yield run.paths.root, f"finished, not in service, older than the newest {len(newest)}"
 
 
-def _starts(plans: Iterable[RunPlan]) -> set[Path]:
-    """The files and folders with the weights from which runs with these plans start."""
+def _started_from(folders: Iterable[Path], plans: Iterable[RunPlan]) -> set[Path]:
+    """Those of the runs' `folders` from whose weights runs with these plans start."""
     given = [plan.initial.reference for plan in plans if plan.initial is not None]
-    return {Path(reference).resolve() for reference in given if is_path(reference)}
-
-
-def _is_within(paths: Several[Path], folder: Path) -> bool:
-    return any(path.is_relative_to(folder.resolve()) for path in paths)
+    weights = {Path(reference).resolve() for reference in given if is_path(reference)}
+    return {folder for folder in folders if any(file.is_relative_to(folder.resolve()) for file in weights)}
 
 
 def _url(run: RecipeRun) -> str | None:

@@ -42,6 +42,7 @@ from training.storage.paths import HOME_VARIABLE, Home
 _REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
 _SEARCHED_BYTES = 256 << 20
 _TIMEOUT_S = 3.0
+_CERTIFICATES = ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _STORE = "MLflow store"
 _COUNTS = "select (select count(*) from registered_models), (select count(*) from model_versions)"
 
@@ -194,7 +195,8 @@ def mlflow_server_check(uri: str) -> Check:
     uri = redact(uri)  # urllib takes a password in an address for a part of the port
     try:
         address = f"{uri.rstrip('/')}/version"
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S, context=_certificates()) as answer:
+        context = _certificates() if uri.startswith("https:") else None
+        with urllib.request.urlopen(address, timeout=_TIMEOUT_S, context=context) as answer:
             server = answer.read(100).decode().strip()
     except HTTPError as error:
         if error.code not in REFUSED:
@@ -214,9 +216,14 @@ def mlflow_server_check(uri: str) -> Check:
 
 
 def _certificates() -> ssl.SSLContext:
-    """The certificates that MLflow's client accepts, by the same environment variables."""
-    given = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or os.environ.get("REQUESTS_CA_BUNDLE")
+    """The certificates that MLflow's client accepts, by the same environment variables.
+
+    Raises OSError that names the file when one of these variables names a file that is missing or no certificate.
+    """
+    given = next((value for name in _CERTIFICATES if (value := os.environ.get(name))), None)
     file = Path(given).expanduser() if given else None
+    if file is not None and not file.exists():
+        raise FileNotFoundError(f"{file}, which one of {', '.join(_CERTIFICATES)} names, does not exist")
     is_folder = file is not None and file.is_dir()
     context = ssl.create_default_context(
         cafile=None if is_folder else file, capath=file if is_folder else None
@@ -228,6 +235,8 @@ def _certificates() -> ssl.SSLContext:
 
 def _unanswered(uri: str, error: Exception) -> Check:
     remedy = "Start the server, or correct tracking.uri."
+    if isinstance(error, FileNotFoundError) or "CERTIFICATE" in str(error):
+        remedy = f"Set {_CERTIFICATES[0]} to the file with the certificates of the server's authority."
     return Check(name="MLflow server", ok=False, found=f"{uri}: {error}", remedy=remedy)
 
 

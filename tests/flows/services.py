@@ -23,6 +23,7 @@ HEAD, NODE = "127.0.0.1", "127.0.0.2"  # two addresses, so that Ray treats them 
 _START_S = 120.0
 _COMMAND_S = 400.0
 _END_S = 5.0
+_REAPED_S = 60.0
 
 
 def free_port() -> int:
@@ -156,4 +157,5 @@ class Services:
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        assert not psutil.wait_procs(family, timeout=_END_S)[1]
+        _, left = psutil.wait_procs(family, timeout=_REAPED_S)
+        assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

@@ -75,9 +75,10 @@ def test_processes_left_behind_by_runs_of_this_home(home):
         assert f"raylet {ray} " not in others.found
         command = ours.remedy.partition(": ")[2]
         assert command.split()[0] == "kill"
+        ended = [psutil.Process(pid) for pid in (server, ray)]
         subprocess.run(["sh", "-c", command], check=True)
-        gone = psutil.wait_procs([psutil.Process(pid) for pid in (server, ray) if psutil.pid_exists(pid)], 10)
-        assert gone[1] == []
+        _, left = psutil.wait_procs(ended, 120)
+        assert left == []
         assert leftovers.leftovers(home) == ()
         assert next(leftovers.leftover_checks(home)).ok
         assert psutil.pid_exists(elsewhere)

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import subprocess
 from pathlib import Path
 from uuid import UUID
@@ -56,7 +57,10 @@ def _committed(folder: Path) -> str:
 
     def git(*command: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        done = subprocess.run(["git", *who, *command], cwd=folder, check=True, capture_output=True, text=True)
+        ours = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        done = subprocess.run(
+            ["git", *who, *command], cwd=folder, env=ours, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     git("init", "-q")

@@ -306,7 +306,8 @@ def test_the_forms_of_all_deployments_of_evergreens_flows_are_fitted_and_no_othe
             fitted_ones = [line.partition(":")[0] for line in told()]
             assert fitted_ones == ["retrain/ours", "retrain/zebra"]
             theirs = client.read_deployment(deployments[1])
-            assert (theirs.parameter_openapi_schema or {}).get("additionalProperties") is not False
+            assert theirs.parameter_openapi_schema
+            assert theirs.parameter_openapi_schema.get("additionalProperties") is not False
         finally:
             for one in deployments:
                 client.delete_deployment(one)

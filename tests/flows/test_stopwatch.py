@@ -21,10 +21,11 @@ def release() -> Release:
 
 def test_the_time_of_a_nested_part_counts_once() -> None:
     clock = Stopwatch()
+    began = time.monotonic()
     with clock.time("preflight"), clock.time("training"):
         time.sleep(0.05)
     assert clock.parts["training"] >= 0.05
-    assert clock.parts["preflight"] < 0.05
+    assert clock.parts["preflight"] + clock.parts["training"] <= time.monotonic() - began
     timed = clock.timed(release(), trained(compute=0.03, shutdown=0.01), trained_before=False)
     assert timed.goodput.parts["compute"] == 0.03
     assert sum(timed.goodput.parts.values()) == pytest.approx(timed.seconds)
@@ -42,11 +43,12 @@ def test_a_training_that_an_earlier_command_finished_counts_with_its_parts() -> 
 
 
 def test_a_command_counts_from_the_start_of_its_process_to_its_summary() -> None:
-    age = time.time() - psutil.Process().create_time()
+    started = psutil.Process().create_time()
+    age = time.time() - started
     with command_timed():
         clock = Stopwatch()
         before = clock.parts["command start"]
-        assert before == pytest.approx(age, abs=5) != 0
+        assert age - 2 <= before <= time.time() - started + 2
         timed = clock.timed(release(), trained(compute=0.0), trained_before=False)
         time.sleep(0.05)
         whole = with_whole_command(timed)

@@ -36,7 +36,7 @@ def build_model(shape, classes):
 recipe = Recipe("slow", "for a test", Digits(), build_model=build_model)
 """
 _SETTINGS = {
-    "training": {"epochs": 8},
+    "training": {"epochs": 24},
     "data": {"max_train_rows": 1000},
     "scaling": {"num_workers": 1, "use_gpu": "no"},
     "ray": {"num_cpus": 1, "object_store_mb": 80},
@@ -121,7 +121,7 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_run_resumes(deployed: De
     assert not paths.model.exists(), "the run was over before it was cancelled"
 
     second = deployed.trigger()
-    deployed.wait_for_state(second, "COMPLETED", 240)
+    deployed.wait_for_state(second, "COMPLETED", 500)
     entered = read_attempts(paths)[-1].first_step
     assert entered >= 5, "begun again, where a checkpoint was due at the cancellation"
     assert read_record(paths.release, Release, paths.root.name).version == "1"
@@ -132,6 +132,6 @@ def test_a_run_continues_after_its_worker_was_killed(deployed: Deployed) -> None
     paths = deployed.wait_for_step(5)
     deployed.worker.send_signal(signal.SIGKILL)
     deployed.worker.wait()
-    deployed.wait_for_state(run, "COMPLETED", 240)
+    deployed.wait_for_state(run, "COMPLETED", 500)
     assert len(read_attempts(paths)) == 1
     assert read_record(paths.release, Release, paths.root.name).version == "1"

@@ -199,9 +199,7 @@ def test_an_active_run_is_not_reported_as_left_running(sound: Subject) -> None:
 
 def test_a_helper_process(sound: Subject) -> None:
     program = "import time; time.sleep(60)"
-    command = (
-        f"{sys.executable} -c '{program}' prefect.server.api.server:create_app >/dev/null 2>&1 & echo $!"
-    )
+    command = f"{sys.executable} -c '{program}' flows.local.prefect_server >/dev/null 2>&1 & echo $!"
     environment = os.environ | {"EVERGREEN_HOME": str(sound.home.root)}
     started = subprocess.run(
         ["sh", "-c", command], env=environment, capture_output=True, text=True, check=True

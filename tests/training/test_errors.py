@@ -1,6 +1,7 @@
 """One classification of failures: a user's error is recognised in any wrapper, and all else is a bug."""
 
 import errno
+import json
 
 import httpx
 import pytest
@@ -11,7 +12,15 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from training import errors
 from training.checkpoints.writers import Writers
-from training.errors import DataError, ResourceError, SettingError, TrainingError, TransientError, classify
+from training.errors import (
+    DataError,
+    PeerError,
+    ResourceError,
+    SettingError,
+    TrainingError,
+    TransientError,
+    classify,
+)
 
 
 def raised_from(outer: BaseException, inner: BaseException) -> BaseException:
@@ -293,16 +302,25 @@ def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
     )
 
 
-def test_the_rank_with_a_permanent_error_explains_the_others() -> None:
-    """A rank whose disk is full, and the ranks that then lack its part of a checkpoint."""
-    lost, full = TransientError("worker 1 did not write its part"), OSError(errno.ENOSPC, "full")
-    with pytest.raises(ResourceError) as caught:
-        Writers(exchange=lambda text: [text]).share(lambda: raise_(full))
-    for failures in ({0: lost, 1: caught.value}, {0: caught.value, 1: lost}):
-        known = classify(WorkerGroupError({rank: RayTaskError(one) for rank, one in failures.items()}))
-        assert isinstance(known, ResourceError)
-    assert classify(WorkerGroupError({0: RuntimeError("bug"), 1: lost})) is lost
+def test_the_rank_whose_part_of_a_checkpoint_is_missing_explains_the_others() -> None:
+    """Also when the error that explains them was raised from the group's error, as by the supervisor."""
+    reports = [json.dumps({"result": 0}), json.dumps({"error": "OSError: full"})]
+    with pytest.raises(PeerError, match="worker 1 did not write its part") as caught:
+        Writers(count=2, exchange=lambda _: reports).share(lambda: 0)
+    lost, full = caught.value, OSError(errno.ENOSPC, "full")
+    for failures in ({0: lost, 1: full}, {0: full, 1: lost}):
+        group = WorkerGroupError({rank: RayTaskError(one) for rank, one in failures.items()})
+        assert isinstance(classify(group), ResourceError)
+        assert isinstance(classify(raised_from(RuntimeError("between"), group)), ResourceError)
+    assert classify(WorkerGroupError({0: RuntimeError("a lost report"), 1: lost})) is lost
 
 
-def raise_(error: BaseException) -> None:
-    raise error
+@pytest.mark.parametrize("kind", [TrainingError, TransientError, ResourceError, DataError])
+def test_an_error_that_is_raised_from_the_group_that_it_explains_is_found_again(
+    kind: type[errors.EvergreenError],
+) -> None:
+    known = kind("message")
+    group = WorkerGroupError({0: RayTaskError(known)})
+    again = raised_from(known, group)
+    assert classify(again) is known
+    assert classify(RayTaskError(again)) is known

@@ -41,7 +41,7 @@ class Reply(Record):
 class Outbox:
     """Collects the changes of one worker's control files in the folder `root`, for the driver.
 
-    `fence` is the content of the run's file `fence` in the driver's last reply.
+    `fence` is the content of the run's file `fence` when the worker began.
 
     A change counts as an append if the file still has the bytes that were sent: the last `_TAIL` of them are
     compared, which hold whole lines with their numbers and times. Otherwise the file was replaced. Inodes would not

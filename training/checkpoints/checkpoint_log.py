@@ -140,7 +140,11 @@ class CheckpointLog:
         return self._writer is not None and self._writer.is_alive()
 
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
-        """Position and state of the newest undamaged checkpoint with all metric points up to it, or None."""
+        """Position and state of the newest undamaged checkpoint with all metric points up to it, or None.
+
+        Raises OSError if the disk can't read the state of any checkpoint.
+        """
+        unreadable: OSError | None = None
         for path in reversed(self.entries()):
             try:
                 manifest = self._verified(path)
@@ -149,6 +153,13 @@ class CheckpointLog:
             except DataError as error:
                 log.warning("%s; the checkpoint before it is used", error)
                 self._damaged.append(path)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                log.warning("checkpoint %s: %s; the checkpoint before it is used", path, error)
+                unreadable = error
+        if unreadable is not None:  # not a start from the beginning: the disk may be readable again later
+            raise unreadable
         return None
 
     def _write(
@@ -247,19 +258,11 @@ class CheckpointLog:
         except (OSError, DataError) as error:
             raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
         ours = manifest.format == FORMAT and manifest.run_key == self.run_key
-        if not ours or self._digest_of_state(path) != manifest.sha256:
+        state = path / STATE
+        if not ours or not state.is_file() or digest_file(state, self.moved) != manifest.sha256:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
         verify_parts(path, manifest.parts, self.moved)
         return manifest
-
-    def _digest_of_state(self, path: Path) -> str | None:
-        """Digest of a checkpoint's state; None if the file is missing, or lies in a damaged part of the disk."""
-        try:
-            return digest_file(path / STATE, self.moved)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EISDIR, errno.EIO):
-                return None
-            raise
 
     def _check_points(self, path: Path, manifest: Manifest) -> None:
         """Raises :class:`DataError` if metric points up to the checkpoint are missing or damaged.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from training.errors import TransientError, classify
+from training.errors import PeerError
 
 _LONGEST = 500  # characters of an error's text
 
@@ -36,21 +36,15 @@ class Writers:
     def share(self, work: Callable[[], Any]) -> list[Any]:
         """Run `work` on each rank, and return the results of all ranks, which must be JSON, in the order of ranks.
 
-        If `work` fails on a rank, this rank raises the error, as :func:`training.errors.classify` explains it, and the
-        others raise :class:`TransientError`.
+        If `work` fails on a rank, this rank raises the error, and the others raise :class:`PeerError`.
         """
         try:
             mine = work()
         except BaseException as error:
             self.exchange(json.dumps({"error": f"{type(error).__name__}: {error}"[:_LONGEST]}))
-            # Ray reports this error beside those of the other ranks, of which one with a known remedy counts.
-            if (known := classify(error)) is not None and known is not error:
-                raise known from error
             raise
         reports = [json.loads(text) for text in self.exchange(json.dumps({"result": mine}))]
         for rank, report in enumerate(reports):
             if "error" in report:
-                raise TransientError(
-                    f"worker {rank} did not write its part of a checkpoint: {report['error']}"
-                )
+                raise PeerError(f"worker {rank} did not write its part of a checkpoint: {report['error']}")
         return [report["result"] for report in reports]

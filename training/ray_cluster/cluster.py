@@ -54,6 +54,7 @@ def ray_cluster(settings: Settings) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        _own.clear()
 
 
 @contextmanager
@@ -77,6 +78,7 @@ def ray_ahead(settings: Settings) -> Iterator[None]:
             import ray
 
             ray.shutdown()
+            _own.clear()
 
 
 def _prepared(settings: Settings) -> bool:
@@ -202,12 +204,16 @@ def head_is_gone() -> bool:
 
 
 def check_node() -> None:
-    """Raises :class:`TransientError` when the node of this run's own cluster died: nothing starts it again."""
+    """Raises :class:`RayLostError` when the node of this run's own cluster died: nothing starts it again."""
     if _own and not _runs("raylet"):
-        raise TransientError("Ray's node process (raylet) died. Run the same command again: it continues.")
+        raise RayLostError("Ray's node process (raylet) died. Run the same command again: it continues.")
 
 
-class HeadLostError(TransientError):
+class RayLostError(TransientError):
+    """A process of Ray died without which no task runs and no trial ends."""
+
+
+class HeadLostError(RayLostError):
     """The head (GCS) of the cluster at `ray.address` does not answer any more; this process can't use it again."""
 
 
@@ -234,12 +240,14 @@ class HeadWatch:
         self._ended.set()
 
     def check(self) -> None:
-        """Raises :class:`TransientError` for the death of a local head.
+        """Raises :class:`RayLostError` for the death of a local head.
 
         Raises :class:`HeadLostError` when the head at `ray.address` has not answered for 30 seconds.
         """
         if head_is_gone():
-            raise TransientError("Ray's head process (gcs_server) died.")
+            raise RayLostError(
+                "Ray's head process (gcs_server) died. Run the same command again: it continues."
+            )
         since = self._away_since
         if since is not None and (away := time.monotonic() - since) > _HEAD_AWAY_S:
             raise HeadLostError(

@@ -64,14 +64,22 @@ class _Watched:
         if self._watchdog is None or self._watchdog.job.attempt != attempt:
             self._watchdog = Watchdog(_training_job(self.job, attempt))
             self._since = time.monotonic()
-        if time.monotonic() - self._since < self.job.plan.settings.tracking.outage_s and not any(
-            beat.attempt == attempt for beat in read_beats(paths)
-        ):
-            return  # the trial may wait for its object store
+        if self._may_wait_for_store(attempt):
+            self._watchdog = Watchdog(
+                _training_job(self.job, attempt)
+            )  # the limit of a start begins after the wait
+            return
         try:
             self._watchdog.look()
         except TransientError as error:
             self._end(error)
+
+    def _may_wait_for_store(self, attempt: int) -> bool:
+        settings = self.job.plan.settings
+        waited_s = time.monotonic() - self._since
+        if settings.storage.url is None or waited_s > settings.tracking.outage_s:
+            return False
+        return not any(beat.attempt == attempt for beat in read_beats(self.job.plan.paths))
 
     def _attempt(self, paths: RunPaths) -> int:
         """Number of the present attempt; negative between a failed attempt and the next (no heartbeats)."""

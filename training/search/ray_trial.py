@@ -80,9 +80,11 @@ class RayTrial(ray.tune.Trainable):
         """
         limit, moved = self._job.plan.settings.failure.stop_timeout_s, self._moved()
         deadline = time.monotonic() + limit
-        while self._training.is_alive() and time.monotonic() < deadline:
+        while self._training.is_alive():
             if (now := self._moved()) != moved:
                 deadline, moved = time.monotonic() + limit, now
+            elif time.monotonic() >= deadline:
+                break
             # Write the request repeatedly: a training that starts removes earlier requests.
             write_text(self._paths.stop, "search", durable=False)
             self._training.join(_LOOK_S)

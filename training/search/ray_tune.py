@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from training.attempts.heartbeat import read_beats
 from training.errors import TransientError, classify
 from training.ray_cluster.capacity import check_fits_a_node, workers_with_gpus
-from training.ray_cluster.cluster import HeadWatch, check_node
+from training.ray_cluster.cluster import HeadWatch, RayLostError, check_node
 from training.search.hung_trials import HungTrials
 from training.search.records import Event, Scheduler, TrialJob, stop_file
 from training.storage.files import write_text
@@ -67,8 +67,8 @@ def run_trials(
     Needs a connection to Ray. `listener` is called with each event in the caller's thread, and may be slow. When an
     exception such as Ctrl-C ends the wait, running trials save a last checkpoint before the exception reaches the
     caller. When Ray Tune itself fails, raises the :class:`training.errors.EvergreenError` that explains the failure, or
-    :class:`TransientError` if the failure is not a known one. Also raises :class:`TransientError` when a process of a
-    local Ray died, or when the head at `ray.address` has not answered for 30 seconds: Ray Tune would wait for ever.
+    :class:`TransientError` if the failure is not a known one. Raises :class:`RayLostError` when a process of a local
+    Ray died, or when the head at `ray.address` has not answered for 30 seconds: Ray Tune would wait for ever.
     """
     events: SimpleQueue[Event] = SimpleQueue()
     outcome: list[BaseException] = []
@@ -105,9 +105,14 @@ def run_trials(
 def _stopped_with_checkpoint(
     folder: Path, jobs: Sequence[TrialJob], running: set[int], events: "SimpleQueue[Event]"
 ) -> Iterator[None]:
-    """When the block raises an exception, ask the `running` trials to stop, and wait until these trials have ended."""
+    """When the block raises an exception, ask the `running` trials to stop, and wait until these trials have ended.
+
+    When Ray is lost, the trials' processes end by themselves.
+    """
     try:
         yield
+    except RayLostError:  # nothing says when a trial has ended
+        raise
     except BaseException:
         write_text(stop_file(folder), "interrupted")
         log.warning("stopping the search: running trials save a last checkpoint")

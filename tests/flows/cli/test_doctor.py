@@ -25,6 +25,13 @@ from tasks.doctor.prefect_server import check_server_answers
 from training.errors import EXIT_BAD_SETTING, EXIT_RESOURCE
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Servers of a busy machine may answer late."""
+    for module in (services, store):
+        monkeypatch.setattr(module, "_TIMEOUT_S", 60.0)
+
+
 def test_a_sound_installation(home):
     found = list(checks(home))
     assert [check.name for check in found if check.ok is False] == []
@@ -285,7 +292,15 @@ def test_an_mlflow_server_s_certificate_is_checked_as_mlflow_does(home, monkeypa
         capture_output=True,
     )
     certificate.write_bytes(certificate.read_bytes() + (tmp_path / "own.pem").read_bytes())
+    with answering(metadata.version("mlflow")) as uri, monkeypatch.context() as patch:
+        patch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing.pem"))
+        assert store.mlflow_server_check(uri).ok, "no certificate is needed"
     with answering(metadata.version("mlflow"), certificate) as uri:
+        with monkeypatch.context() as patch:
+            patch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "missing.pem"))
+            check = store.mlflow_server_check(uri)
+            assert f"{tmp_path}/missing.pem, which one of MLFLOW_TRACKING_SERVER_CERT_PATH" in check.found
+            assert check.remedy.startswith("Set MLFLOW_TRACKING_SERVER_CERT_PATH")
         for variable, value in (
             ("MLFLOW_TRACKING_SERVER_CERT_PATH", str(tmp_path / "own.pem")),
             ("REQUESTS_CA_BUNDLE", str(tmp_path / "own.pem")),

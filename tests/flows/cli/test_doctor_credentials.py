@@ -15,7 +15,7 @@ from s3_server import S3Server
 
 from flows.cli.main import main
 from flows.local.prefect_server import LocalServer
-from tasks.doctor import Check
+from tasks.doctor import Check, services, store
 from tasks.doctor.credentials import object_store_checks
 from tasks.doctor.prefect_server import check_server_answers
 from tasks.doctor.services import prefect_check
@@ -25,6 +25,13 @@ from training.storage.paths import Home
 
 WORD = "correct-horse-battery"
 _ACCEPTED = "Basic " + base64.b64encode(f"me:{WORD}".encode()).decode()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Servers of a busy machine may answer late."""
+    for module in (services, store):
+        monkeypatch.setattr(module, "_TIMEOUT_S", 60.0)
 
 
 @contextmanager

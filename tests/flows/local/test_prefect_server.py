@@ -32,10 +32,13 @@ def healthy(server: LocalServer) -> bool:
         return bool(answer.status == 200)
 
 
-def gone(pid: int, within_s: float = 10) -> bool:
+def gone(pid: int, within_s: float = 120) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.1)
     return False
@@ -93,8 +96,15 @@ other = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=300, check_sa
 cycle = [other.execute("VALUES (1), (2)")]
 cycle.append(cycle)
 loop.execute("BEGIN IMMEDIATE")
-thread = threading.Thread(target=other.execute, args=("INSERT INTO runs VALUES (1)",))
+begun = threading.Event()
+
+def insert():
+    begun.set()
+    other.execute("INSERT INTO runs VALUES (1)")
+
+thread = threading.Thread(target=insert)
 thread.start()
+begun.wait()
 time.sleep(1)
 del cycle
 kept = [[] for _ in range(100_000)]

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -114,7 +115,13 @@ raise SystemExit(main.main([]))
 def test_a_lost_terminal_ends_a_command_in_order_unless_hangups_are_ignored(ignored: bool) -> None:
     start = ("nohup",) if ignored else ()
     process = subprocess.Popen(
-        [*start, sys.executable, "-c", _WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*start, sys.executable, "-c", _WAITS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(
+            signal.signal, signal.SIGHUP, signal.SIG_DFL
+        ),  # the tests themselves may run by nohup
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

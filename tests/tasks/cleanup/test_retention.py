@@ -573,6 +573,12 @@ def test_a_run_stays_while_a_kept_run_starts_from_its_weights(kept: Kept) -> Non
     removed = [one.name for one in collect(kept.home, keep=1).removals if one.kind == "run"]
     assert removed == [kept.runs[3].root.relative_to(kept.home.root).as_posix()]
     assert parent.root.is_dir()
+    # A chain: the parent of a run that is kept for its weights stays, too.
+    edit(parent.ingredients, {"initial": start | {"reference": str(kept.runs[2].root / "model")}})
+    kept_for_weights = {
+        one.name for one in collect(kept.home, keep=1, dry_run=True).removals if one.kind == "run"
+    }
+    assert kept.runs[2].root.relative_to(kept.home.root).as_posix() not in kept_for_weights
     edit(child.ingredients, {"initial": None})
     other = kept.home.run("leaves", "b" * 64)  # of another recipe
     shutil.copytree(child.root, other.root)

@@ -111,7 +111,7 @@ def test_a_holder_with_heartbeats_is_waited_for(
     client: MlflowClient, homes: list[Home], short_lease: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The waiter gives up before the holder has finished, and withdraws its claim."""
-    monkeypatch.setattr(tasks.registry.lock, "LEASE_S", 5.0)
+    monkeypatch.setattr(tasks.registry.lock, "LEASE_S", 120.0)
     monkeypatch.setattr(tasks.registry.lock, "_BEAT_S", 0.05)
     with registry_lock(client, homes[0], MODEL) as lease:
         until(lambda: read_claims(client, MODEL)[lease.token].beat > "")

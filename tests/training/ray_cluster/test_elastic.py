@@ -46,7 +46,7 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
 def test_training_shrinks_with_a_lost_node_and_grows_with_a_new_one(
     home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = run("elastic", "0.01", home, small_version, tmp_path)
+    found = run("elastic", "0.03", home, small_version, tmp_path)
     assert found["world_sizes"][0] == 2
     assert found["world_sizes"][-1] == 2
     assert 1 in found["world_sizes"]

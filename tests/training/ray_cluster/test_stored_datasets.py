@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,7 @@ def test_a_node_keeps_two_versions(small_version: DatasetVersion, store: ObjectS
     folder = Path(fetch(small_version, store, tmp_path / "node").path)
     for name in ("a", "b", "c"):
         (folder.parent / name).mkdir()
+        os.utime(folder.parent / name, (time.time() - 10,) * 2)  # times of one moment would be equal
     fetch(small_version, store, tmp_path / "node")
     assert len([path for path in folder.parent.iterdir() if path.is_dir()]) == 2
     assert folder.is_dir()

@@ -12,10 +12,10 @@ import pytest
 from training.search.ray_trial import RayTrial
 
 
-def stopped(folder: Path, moved: Iterator[int], limit_s: float) -> bool:
-    """Stop a trial whose checkpoint takes 4 s; returns whether the trial was given the time."""
+def stopped(folder: Path, moved: Iterator[int], limit_s: float, takes_s: float) -> bool:
+    """Stop a trial whose checkpoint takes `takes_s`; returns whether the trial was given the time."""
     done = threading.Event()
-    training = threading.Thread(target=done.wait, args=(4.0,), daemon=True)
+    training = threading.Thread(target=done.wait, args=(takes_s,), daemon=True)
     training.start()
     settings = SimpleNamespace(failure=SimpleNamespace(stop_timeout_s=limit_s))
     trial: Any = SimpleNamespace(
@@ -34,5 +34,5 @@ def stopped(folder: Path, moved: Iterator[int], limit_s: float) -> bool:
 def test_a_trial_is_stopped_when_its_checkpoint_makes_no_progress(
     tmp_path: Path, moved: Iterator[int], waits: bool
 ) -> None:
-    assert stopped(tmp_path, moved, limit_s=1.0) is waits
+    assert stopped(tmp_path, moved, limit_s=1.0, takes_s=4.0 if waits else 600.0) is waits
     assert not (tmp_path / "stop").exists()

@@ -51,7 +51,7 @@ def test_the_older_of_two_drivers_ends_at_once_and_the_newer_one_finishes(
 ) -> None:
     version = tmp_path / "version.json"
     version.write_text(small_version.model_dump_json())
-    older = started(home, version, "0.2")
+    older = started(home, version, "1.0")  # it is ended early
     paths = run_at_step(home, 4)
     newer = started(home, version, "0.0")
     said, _ = older.communicate(timeout=_LIMIT_S)

@@ -134,8 +134,8 @@ def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
         return
     if "\n".encode(encoding).removeprefix(codecs.BOM_UTF8) != b"\n":
         raise DataError(
-            f"{file.path}: {encoding} writes the end of a line as several bytes, and lines are found by one. Convert "
-            "the file to UTF-8."
+            f"{file.path}: {encoding} does not write the end of a line as the byte 10, by which lines are found. "
+            "Convert the file to UTF-8."
         )
     for number, line in enumerate(lines_of(file.path), 1):
         yield decoded(line, encoding, f"{file.path} line {number}")

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 _PRECONDITION_FAILED = 412
 _LONGEST_REASON = 300  # characters
-_PART_BYTES = 8 << 20
+_PART_BYTES, _MOST_PARTS = 8 << 20, 10_000  # S3 takes at most so many parts of an object
 _DOING = {
     "get": "read an object",
     "get_file": "download an object",
@@ -121,8 +121,9 @@ class RemoteStore:
 
     @_explained
     def put_file(self, key: str, source: Path, moved: Callable[[int], None] = ignored) -> None:
-        # s3fs counts whole parts, by default of 50 MB; its other file systems don't know this argument.
-        parts = {"chunksize": _PART_BYTES} if "s3" in self._files.protocol else {}
+        # s3fs counts whole parts, by default of 50 MB. Other file systems of fsspec don't know this argument.
+        bytes_of_part = max(_PART_BYTES, -(-source.stat().st_size // _MOST_PARTS))
+        parts = {"chunksize": bytes_of_part} if "s3" in self._files.protocol else {}
         self._files.put_file(str(source), self._path(key), callback=_callback(moved), **parts)
 
     @_explained

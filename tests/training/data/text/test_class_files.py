@@ -87,7 +87,9 @@ def test_lines_of_an_encoding_with_wide_line_ends_are_refused_with_the_reason(
 ) -> None:
     (tmp_path / "lines.pos").write_text("good\nbetter", encoding=encoding)
     lines = ClassFile("train", "pos", tmp_path / "lines.pos", False)
-    with pytest.raises(DataError, match=rf"lines.pos: {encoding} writes the end of a line as several bytes"):
+    with pytest.raises(
+        DataError, match=rf"lines.pos: {encoding} does not write the end of a line as the byte 10"
+    ):
         list(class_batches([lines], encoding, "text"))
     ((_, batch),) = class_batches([lines._replace(whole=True)], encoding, "text")
     assert batch[f"{FEATURE}text"].to_pylist() == ["good\nbetter"]

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from s3_server import S3Server
@@ -121,6 +123,7 @@ def test_an_upload_whose_end_was_sent_twice_is_tried_again(
         raise translate_boto_error(ClientError(answer, "CompleteMultipartUpload"))  # type: ignore[arg-type]
 
     monkeypatch.setattr(store._files, "put_file", refused)
+    (tmp_path / "file").touch()
     with pytest.raises(TransientError, match="does not know an upload that was begun"):
         store.put_file("key", tmp_path / "file")
 
@@ -241,21 +244,24 @@ def test_a_listing_goes_on_while_folders_are_removed(tmp_path: Path) -> None:
     store, over = open_store(f"file://{tmp_path}/store"), threading.Event()
     store.put_new("runs/digits/kept/log/1", b"")
 
-    def make_and_delete() -> None:
+    def make_and_delete() -> int:
+        rounds = 0
         while not over.is_set():
             keys = [f"runs/digits/kept/files/1.1-{number}/step/state" for number in range(20)]
             for key in keys:
                 store.put_new(key, b"")
             store.delete(keys)
+            rounds += 1
+        return rounds
 
-    thread = threading.Thread(target=make_and_delete)
-    thread.start()
-    try:
-        for _ in range(300):
-            assert "runs/digits/kept/log/1" in store.keys("runs")
-    finally:
-        over.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(make_and_delete)
+        try:
+            for _ in range(300):
+                assert "runs/digits/kept/log/1" in store.keys("runs")
+        finally:
+            over.set()
+        assert other.result() > 0
 
 
 def test_an_upload_to_s3_counts_its_bytes_on_the_way(s3_server: S3Server, tmp_path: Path) -> None:
@@ -265,3 +271,14 @@ def test_an_upload_to_s3_counts_its_bytes_on_the_way(s3_server: S3Server, tmp_pa
     store.put_file("runs/r/state", tmp_path / "state", moved.append)
     assert [one for one in moved if one] == [8 << 20] * 5
     assert store.get("runs/r/state") == bytes(40 << 20)
+
+
+@pytest.mark.parametrize("size", [0, 5, 8 << 30, 100 << 30, 4 << 40])
+def test_an_upload_to_s3_has_no_more_parts_than_s3_takes(size: int, tmp_path: Path) -> None:
+    with (tmp_path / "state").open("wb") as file:
+        file.truncate(size)  # sparse: takes no space
+    files = Mock(protocol=("s3", "s3a"))
+    RemoteStore("s3://bucket", files, "bucket").put_file("state", tmp_path / "state")
+    part = files.put_file.call_args.kwargs["chunksize"]
+    assert part >= 5 << 20
+    assert size <= part * 10_000
