@@ -34,7 +34,7 @@ from training.attempts.history import Failure, note, read_attempts, read_failure
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_files import MANIFEST, read_manifest
 from training.data import dataset
-from training.errors import EvergreenError
+from training.errors import DataError, EvergreenError
 from training.plan import RunPlan, recipe_argument
 from training.records import DatasetVersion, Evaluation, TrainedModel
 from training.storage.files import digest_file
@@ -245,15 +245,18 @@ def test_what_is_read_is_true_or_names_the_file(
     assert damage is cut or "shorter" not in found
 
 
-def of_home(found: Collection) -> Collection:
-    """Without folders outside of the home, which tests beside this one leave."""
+def removals(one: Subject) -> Collection:
+    """Without folders outside of the home, which tests beside this one leave. Raises an error that `gc` reports."""
+    found = collect(one.home, keep=1, dry_run=True)
+    for said in found.failed.values():
+        raise DataError(said)
     return found.model_copy(update={"removals": tuple(one for one in found.removals if one.recipe)})
 
 
 COMMANDS: dict[str, Ask] = {
     "plan": lambda one: preview("digits", one.plan.settings.model_dump(), one.home),
     "reuse": lambda one: find_release(one.plan),
-    "gc": lambda one: of_home(collect(one.home, keep=1, dry_run=True)),
+    "gc": removals,
     "next": lambda one: recipe_argument(one.home, "digits", one.plan.run_key),
 }
 
