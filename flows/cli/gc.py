@@ -4,8 +4,7 @@ import click
 
 from flows.cli.options import common, prepared_home
 from flows.cli.output import say
-from training.errors import EXIT_OK, EXIT_RESOURCE, SettingError
-from training.storage.given_paths import expanded
+from training.errors import EXIT_OK, EXIT_RESOURCE
 
 
 @click.command(short_help="Remove runs, datasets and checkpoints that nothing needs.")
@@ -40,8 +39,6 @@ def command(
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect
 
-    if node_cache is not None and not expanded(node_cache, "--node-cache").is_dir():
-        raise SettingError(f"--node-cache {node_cache}: there is no such folder")
     place = prepared_home(verbose, quiet, read_only=dry_run)
     found = collect(place, keep, versions, dry_run, node_cache)
     print_collection(found, place, dry_run)

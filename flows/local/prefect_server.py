@@ -226,7 +226,7 @@ def collect_garbage_in_thread(every_s: float) -> None:
     def collect() -> None:
         time.sleep(every_s)
         gc.collect()
-        gc.freeze()  # what is left now, 286,000 objects of imported modules, is not looked through again
+        gc.freeze()  # what is left now, mostly 286,000 objects of imported modules, is not looked through again
         while True:
             time.sleep(every_s)
             gc.collect()

@@ -144,7 +144,7 @@ class CheckpointLog:
 
         Raises OSError if the disk can't read the state of any checkpoint.
         """
-        unreadable: OSError | None = None
+        unreadable: _UnreadableError | None = None
         for path in reversed(self.entries()):
             try:
                 manifest = self._verified(path)
@@ -153,13 +153,10 @@ class CheckpointLog:
             except DataError as error:
                 log.warning("%s; the checkpoint before it is used", error)
                 self._damaged.append(path)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                log.warning("checkpoint %s: %s; the checkpoint before it is used", path, error)
-                unreadable = error
+                if isinstance(error, _UnreadableError):
+                    unreadable = error
         if unreadable is not None:  # not a start from the beginning: the disk may be readable again later
-            raise unreadable
+            raise unreadable.error
         return None
 
     def _write(
@@ -259,7 +256,13 @@ class CheckpointLog:
             raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
         ours = manifest.format == FORMAT and manifest.run_key == self.run_key
         state = path / STATE
-        if not ours or not state.is_file() or digest_file(state, self.moved) != manifest.sha256:
+        try:
+            is_whole = ours and state.is_file() and digest_file(state, self.moved) == manifest.sha256
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise _UnreadableError(f"checkpoint {path}: {error}", error) from error
+        if not is_whole:
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
         verify_parts(path, manifest.parts, self.moved)
         return manifest
@@ -338,6 +341,14 @@ class CheckpointLog:
                 if _step(path) >= step:
                     remove_folder(path)
             raise TransientError(f"{error}; training resumes from the checkpoint before it") from error
+
+
+class _UnreadableError(DataError):
+    """The disk can't read a checkpoint's state; `error` is its error."""
+
+    def __init__(self, message: str, error: OSError):
+        super().__init__(message)
+        self.error = error
 
 
 @contextmanager

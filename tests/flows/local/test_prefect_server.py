@@ -90,6 +90,7 @@ import sqlite3, sys, threading, time
 from flows.local.prefect_server import collect_garbage_in_thread
 
 collect_garbage_in_thread(0.1)
+time.sleep(1)  # until the first collection, after which older objects are left out
 loop = sqlite3.connect(sys.argv[1], isolation_level=None)
 loop.execute("CREATE TABLE runs (id)")
 other = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=300, check_same_thread=False)

@@ -252,3 +252,14 @@ def test_a_state_that_the_disk_can_not_read_is_passed_over(
         newest(opened(tmp_path))
     bad.clear()
     assert newest(opened(tmp_path)) == 2, "nothing is removed: the disk may be readable again"
+    bad.append("2")
+    log = opened(tmp_path)
+    assert newest(log) == 1
+    monkeypatch.undo()
+    save(log, 2, 3)
+    assert newest(opened(tmp_path)) == 3
+    bad[:] = ["3"]
+    monkeypatch.setattr(checkpoint_log, "digest_file", unreadable)
+    with pytest.raises(TransientError, match="Input/output error"):
+        opened(tmp_path).load_step(3)
+    assert newest(opened(tmp_path)) == 2

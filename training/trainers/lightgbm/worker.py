@@ -8,7 +8,7 @@ import lightgbm  # noqa: TID253 - imported by processes that train
 from training.attempts.job import TrainingJob
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.errors import ResourceError, TrainingError, TransientError
+from training.errors import PeerError, ResourceError, TrainingError
 from training.trainers.boosting.worker import run_rounds
 from training.trainers.lightgbm.boosting import LightGBMRounds, build_boosting
 from training.trainers.lightgbm.trainer import MODEL_FILE
@@ -39,7 +39,7 @@ def _explained(ranks: Ranks) -> Iterator[None]:
                 "again: the training resumes. Or lower training.max_bin, which starts a new run."
             ) from error
         if ranks.distributed and said.startswith(_OF_COMMUNICATION):
-            raise TransientError(
+            raise PeerError(
                 f"a training worker lost the connection to other workers ({said}). Run the same command again: the "
                 "training resumes."
             ) from error

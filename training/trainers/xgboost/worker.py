@@ -9,7 +9,7 @@ import xgboost  # noqa: TID253 - imported by processes that train
 from training.attempts.job import TrainingJob
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.errors import ResourceError, TrainingError, TransientError
+from training.errors import PeerError, ResourceError, TrainingError
 from training.trainers.boosting.worker import run_rounds
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.boosting import XGBoostRounds, build_boosting
@@ -53,7 +53,7 @@ def _explained(ranks: Ranks) -> Iterator[None]:
                 "again: the training resumes. Or lower training.max_bin, which starts a new run."
             ) from error
         if ranks.distributed and _OF_COMMUNICATION.search(message):
-            raise TransientError(
+            raise PeerError(
                 f"a training worker lost the other workers ({said[0]} {said[-1]}). Run the same command again: the "
                 "training resumes."
             ) from error
