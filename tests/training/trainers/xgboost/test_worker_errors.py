@@ -8,7 +8,7 @@ import torch
 import xgboost
 from xgboost import collective
 
-from training.errors import EvergreenError, ResourceError, TrainingError, TransientError
+from training.errors import EvergreenError, PeerError, ResourceError, TrainingError
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.worker import _explained
 
@@ -80,7 +80,10 @@ def error_of(action: Callable[[], None], ranks: Ranks = TWO) -> EvergreenError:
 )
 def test_a_lost_worker_is_worth_another_attempt(action: Callable[[], None], reason: str) -> None:
     error = error_of(action)
-    assert isinstance(error, TransientError)
+    assert isinstance(
+        error, PeerError
+    )  # so that the error of the lost worker, if there is one, explains the run's end
+    assert error.transient
     assert str(error).startswith("a training worker lost the other workers (")
     assert reason in str(error)
     assert "/workspace" not in str(error)
