@@ -19,6 +19,7 @@ from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
+from tasks.checks.library_check import check_installed
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
@@ -129,6 +130,7 @@ def bring_up_to_date(
             return done.model_copy(update={"seconds": clock.elapsed_s})
         plan = keep_plan(plan)
         with failure_recorded(plan):
+            check_installed(plan, loaded)
             keep_initial_weights(plan)
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
@@ -228,6 +230,8 @@ def compare_and_register(
         with clock.time("evaluation"):
             evaluation = evaluate(plan, version, trained)
         try:
+            # Otherwise, a run that is killed after an alias has moved would count as finished with its earlier verdict.
+            plan.paths.release.unlink(missing_ok=True)
             with clock.time("registration"):
                 return evaluation, register(plan, version, trained, evaluation)
         except ChampionMovedError:

@@ -20,6 +20,7 @@ from flows.prepare import prepare
 from flows.retrain import bring_up_to_date
 from flows.search_outcome import outcome_of
 from flows.stopwatch import Stopwatch
+from tasks.checks.library_check import check_installed
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
@@ -31,7 +32,7 @@ from tasks.step import without_secrets
 from tasks.train import keep_plan
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.cluster import ray_cluster
-from training.recipe import load
+from training.recipe import Recipe, load
 from training.records import DatasetVersion
 from training.redaction import show_credentials
 from training.search.generations import grown
@@ -111,7 +112,7 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
             found = known_results(planned)
             if not found.complete:
                 ray.enter_context(ray_cluster(resolved))
-                found = search(planned, _dataset(planned, resolved), request.concurrent)
+                found = search(planned, _dataset(planned, chosen, resolved), request.concurrent)
                 planned = grown(planned)
         winner = found.winner
         if winner is None:
@@ -122,7 +123,8 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
     return made.model_copy(update={"seconds": clock.elapsed_s})
 
 
-def _dataset(planned: PlannedSearch, settings: Settings) -> DatasetVersion:
+def _dataset(planned: PlannedSearch, recipe: Recipe, settings: Settings) -> DatasetVersion:
     """The dataset version that all trials share; prepared, if missing, with the settings of a retraining."""
     plan = keep_plan(planned.plans[0])  # the preparation reads the run's copy of the recipe
+    check_installed(plan, recipe)
     return plan.find_dataset() or prepare(plan.model_copy(update={"settings": settings}))

@@ -23,7 +23,7 @@ from tasks.registry.lookup import find_alias
 from tasks.step import step
 from tasks.trackers.embedded_store import check_not_moved
 from tasks.trackers.mlflow_run import connect
-from training.errors import DataError
+from training.errors import DataError, SettingError
 from training.ray_cluster.cluster import ray_cluster
 from training.records import Record
 from training.settings.schema import RaySettings, Settings
@@ -76,6 +76,9 @@ def predict(
 ) -> PredictionSummary:
     """Score all images or rows at `source` with the version that `alias` names."""
     began = time.perf_counter()
+    for name, given in (("input", source), ("output", output)):
+        if not given:
+            raise SettingError(f"{name}: the path is empty")
     place, target = resolved(source, "input"), resolved(output, "output")
     check_places(place, target, overwrite)
     client = connect(tracking_uri, Home(Path(home)))

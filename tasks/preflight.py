@@ -12,20 +12,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tasks.checks.model_checks import compare_champion, compare_transforms
 from tasks.model_formats.base import format_of
 from tasks.registry.aliases import champion_of, version_tags
+from tasks.registry.reign import anchor_of
 from tasks.registry.safe_loading import TRANSFORM_TAG, check_registered, registered_inputs
 from tasks.step import step
 from tasks.trackers.mlflow_run import check_experiment, check_version, connect_once, open_run
-from training.errors import StopRequestedError, classify
+from training.errors import DataError, StopRequestedError, classify
 from training.plan import RunPlan
 from training.recipe import reload_once
 from training.records import DatasetVersion
 from training.storage.files import write_text
 from training.storage.paths import Home
 from training.supervision.launch import finished
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 log = logging.getLogger("evergreen.preflight")
 
@@ -47,10 +52,8 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
         check_experiment(client, plan)
         number = champion_of(client, plan.model)
         if number is not None:
-            tags = version_tags(client, plan.model, number)
-            compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
-            check_shape(plan, version, number)
-            check_registered(Home(Path(plan.home)), plan.model, number)
+            check_version_in_service(client, plan, version, number)
+            check_anchor(client, plan, version, number)
         if plan.settings.tracking.uri is not None:
             open_run(client, plan)  # a server may allow reads, and refuse this account's writes
             check_version(client, plan)
@@ -106,6 +109,38 @@ def _end(checking: threading.Thread, over: threading.Event) -> None:
     """Wait until a running check has finished: a process that ends while a thread imports torch may crash."""
     over.set()
     checking.join()
+
+
+def check_version_in_service(
+    client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str
+) -> None:
+    """Check that the candidate can be compared with version `number`.
+
+    Raises :class:`SettingError` when that version takes other inputs, and :class:`DataError` for damaged files.
+    """
+    tags = version_tags(client, plan.model, number)
+    compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
+    check_shape(plan, version, number)
+    check_registered(Home(Path(plan.home)), plan.model, number)
+
+
+def check_anchor(client: "MlflowClient", plan: RunPlan, version: DatasetVersion, champion: str) -> None:
+    """With `gate.policy=not_worse`, check that the candidate can be compared with the champion's anchor.
+
+    Raises :class:`DataError`, with the remedy, when the anchor's files are damaged.
+    """
+    if plan.settings.gate.policy != "not_worse":
+        return
+    anchor = anchor_of(client, plan.model, champion)
+    if anchor is None:
+        return
+    try:
+        check_version_in_service(client, plan, version, anchor)
+    except DataError as error:
+        raise DataError(
+            f"model {plan.model} version {anchor} is the anchor, with which gate.policy=not_worse compares candidates: "
+            f"{error} Or delete version {anchor} in MLflow: candidates are then compared with the champion instead."
+        ) from error
 
 
 def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:

@@ -248,12 +248,23 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
 
 
 def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
-    """Add the version to the logged model's tags, for MLflow's run page. An MLflow server does so by itself."""
+    """Add the version to the logged model's tags, for MLflow's run page. An MLflow server does so by itself.
+
+    Does nothing if the logged model was deleted in MLflow, since the version stays.
+    """
+    from mlflow.exceptions import MlflowException
+
     source = client.get_model_version(model, number).source or ""
     if not source.startswith(_LOGGED):  # the version was registered from files: there is no logged model
         return
     model_id = source.removeprefix(_LOGGED)
-    known = json.loads(client.get_logged_model(model_id).tags.get(_VERSIONS_TAG, "[]"))
+    try:
+        logged = client.get_logged_model(model_id)
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return
+        raise
+    known = json.loads(logged.tags.get(_VERSIONS_TAG, "[]"))
     if not any(one["name"] == model and str(one["version"]) == number for one in known):
         versions = [*known, {"name": model, "version": int(number)}]
         client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps(versions)})

@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
@@ -51,7 +51,37 @@ def _beside(ref: RecipeRef, sources: list[Path]) -> set[str]:
 
 def imported_packages(source: str) -> set[str]:
     """Top-level names of all modules that Python source imports, without relative imports."""
-    return {name.partition(".")[0] for node in ast.walk(ast.parse(source)) for name in _imports(node)} - {""}
+    return _packages(ast.walk(ast.parse(source)))
+
+
+def needed_packages(source: str) -> set[str]:
+    """As :func:`imported_packages`, without those that the source can do without.
+
+    These are imported below `if TYPE_CHECKING:`, or in a `try` block that is followed by `except ImportError`.
+    """
+    return _packages(_needed(ast.parse(source)))
+
+
+def _packages(nodes: Iterable[ast.AST]) -> set[str]:
+    return {name.partition(".")[0] for node in nodes for name in _imports(node)} - {""}
+
+
+def _needed(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and the nodes below it, without optional blocks."""
+    yield node
+    optional: list[ast.stmt] = []
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        optional = node.body
+    if isinstance(node, ast.Try) and any(map(_catches_import_error, node.handlers)):
+        optional = node.body
+    for child in ast.iter_child_nodes(node):
+        if child not in optional:
+            yield from _needed(child)
+
+
+def _catches_import_error(handler: ast.ExceptHandler) -> bool:
+    caught = "Exception" if handler.type is None else ast.unparse(handler.type)
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "Exception"))
 
 
 def _imports(node: ast.AST) -> Iterator[str]:

@@ -8,6 +8,7 @@ import os
 import sys
 import tomllib
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 from training.errors import SettingError
@@ -57,10 +58,14 @@ _SAID_AGAIN = ("prefect", "prefect.flow_runs", "prefect.task_runs")
 
 
 _PRINTABLE = PrintableFilter()
+_set_here: dict[str, str] = {}  # variables that this module has set, with their values
 
 
 def prepare(place: Home) -> None:
-    """Set up the environment of this process and of its child processes for a local run."""
+    """Set up the environment of this process and of its child processes for a local run.
+
+    A later call for another home replaces the values of the earlier call, but none that the user has set.
+    """
     switch_off()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -76,10 +81,19 @@ def prepare(place: Home) -> None:
             local["PREFECT_API_DATABASE_CONNECTION_URL"] = sqlite_url(
                 place.prefect / "prefect.db", "sqlite+aiosqlite"
             )
-        for name, value in local.items():
-            os.environ.setdefault(name, value)
-    os.environ.setdefault("MPLCONFIGDIR", str(place.root / "cache" / "matplotlib"))
+    else:
+        local = {}
+    _set(local | {"MPLCONFIGDIR": str(place.root / "cache" / "matplotlib")})
     quieten()
+
+
+def _set(variables: Mapping[str, str]) -> None:
+    """Set variables that the user has not set, and remove those that an earlier call alone has set."""
+    for name in [name for name, value in _set_here.items() if os.environ.get(name) == value]:
+        del os.environ[name], _set_here[name]
+    for name, value in variables.items():
+        if name not in os.environ:
+            os.environ[name] = _set_here[name] = value
 
 
 def api_is_configured() -> bool:

@@ -5,9 +5,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from training.errors import SettingError
-from training.libraries import imported_packages
+from training.libraries import imported_packages, needed_packages
+from training.plan import RunPlan
 from training.recipe import Recipe, RecipeRef
+from training.recipe_metrics import check_library
 from training.seams import EXTRAS, install_command
+from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 
 
@@ -19,6 +22,19 @@ def libraries_of(recipe: Recipe, ref: RecipeRef) -> set[str]:
     return {*imported, *trainer.DISTRIBUTIONS, *recipe.settings.training.libraries, *of_source}
 
 
+def check_installed(plan: RunPlan, recipe: Recipe) -> None:
+    """Raise :class:`SettingError` when a library is missing that the recipe, its metrics or its trainer need.
+
+    Checks nothing for a run whose training is finished.
+    """
+    if finished(plan.paths, plan.run_key) is not None:
+        return
+    trainer = trainer_named(plan.settings.trainer)
+    check_libraries(plan.recipe, trainer.DISTRIBUTIONS)
+    check_library(recipe.name, recipe.metrics)
+    trainer.check_libraries(plan.settings)
+
+
 def check_libraries(recipe: RecipeRef, of_trainer: Collection[str] = ()) -> None:
     """Raise :class:`SettingError` when the recipe's files import a library of an extra that is not installed.
 
@@ -27,7 +43,7 @@ def check_libraries(recipe: RecipeRef, of_trainer: Collection[str] = ()) -> None
     A recipe often imports such a library inside a function, which is called minutes later by a worker.
     """
     for file in (Path(name) for name in recipe.files if name.endswith(".py")):
-        imported = imported_packages(file.read_text(encoding="utf-8")) & EXTRAS.keys()
+        imported = needed_packages(file.read_text(encoding="utf-8")) & EXTRAS.keys()
         for library in sorted(imported - set(of_trainer)):
             if find_spec(library) is None:
                 raise SettingError(

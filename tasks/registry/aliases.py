@@ -5,9 +5,12 @@ right before each write that the lease is still held; a promotion also checks th
 functions are idempotent: after an interruption at any point, a second call does the remaining work.
 """
 
+import hashlib
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field
 
@@ -39,7 +42,7 @@ Alias = Literal["champion", "challenger", "previous", "none"]
 
 
 class Decision(Record):
-    """A line of `decisions/<model>.jsonl`: when and why a version became champion, or a candidate was kept.
+    """A line of the file at :func:`decisions_file`: when and why a version became champion, or a candidate was kept.
 
     A promotion or rollback replaces the champion `before` by `to`. Kept: `candidate` was not promoted. `mark_stays`:
     the rollback is done, although its mark in the registry could not be removed.
@@ -428,7 +431,10 @@ def record_decision(home: Home, model: str, decision: Decision) -> None:
     if found.damage:
         set_aside(found.file, f"{found.damage}; its other lines are kept")
     made = decision.model_copy(update={"at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    write_records(found.file, found.records if repeated else [*found.records, made], model)
+    file = decisions_file(home, model)
+    write_records(file, found.records if repeated else [*found.records, made], model)
+    if found.file != file:  # that of an older Evergreen
+        found.file.unlink(missing_ok=True)
 
 
 def _last_move(home: Home, model: str) -> str | None:
@@ -438,5 +444,23 @@ def _last_move(home: Home, model: str) -> str | None:
 
 
 def read_decisions(home: Home, model: str) -> Lines[Decision]:
-    """Read the model's decisions, oldest first, and a description of the file's damage, if any."""
-    return read_lines(home.root / "decisions" / f"{model}.jsonl", Decision, model, appended=False)
+    """Read the decisions about `model` in the current registry, oldest first, and a description of damage, if any."""
+    file, old = decisions_file(home, model), home.root / "decisions" / f"{model}.jsonl"
+    # An older Evergreen had one file for all registries; without an embedded one, it is that of the server.
+    is_of_server = not file.exists() and old.exists() and not home.mlflow_file.exists()
+    return read_lines(old if is_of_server else file, Decision, model, appended=False)
+
+
+def decisions_file(home: Home, model: str) -> Path:
+    """Path of the file for the registry that MLflow is configured for: version numbers are those of one registry."""
+    import mlflow
+
+    uri = mlflow.get_registry_uri()
+    folder = home.root / "decisions"
+    if uri != home.mlflow_uri:
+        parts = urlsplit(uri)
+        place = (
+            parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
+        )  # passwords change
+        folder /= hashlib.sha256(place.encode()).hexdigest()[:16]
+    return folder / f"{model}.jsonl"

@@ -25,6 +25,7 @@ from training.plan import RunPlan
 from training.records import DatasetVersion, Record, Release, TrainedModel
 from training.storage.paths import TRAINED, Home, RunPaths
 from training.storage.record_files import DamagedError, read_record
+from training.trainers import rows
 from training.trainers.base import trainer_named
 from training.trainers.early_stopping import last_epoch
 from training.trainers.rows import order_of
@@ -120,8 +121,11 @@ class Evidence:
 
     def _has_earlier_steps(self, found: Steps) -> bool:
         """Whether the run is of an earlier version, whose last step of an epoch could have a row for each worker."""
-        code = self.plan.ingredients.get("code", {}).get(sample_order.__name__)
-        if code == source_digest(Path(sample_order.__file__).read_text(encoding="utf-8")):
+        code = self.plan.ingredients.get("code", {})
+        if all(
+            code.get(module.__name__) == source_digest(Path(str(module.__file__)).read_text(encoding="utf-8"))
+            for module in (sample_order, rows)
+        ):
             return False
         return replace(self.order, number_of_parts=1).steps_per_epoch != found.per_epoch
 

@@ -89,10 +89,16 @@ def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
     recipe = str(plan.get("recipe", {}).get("name") or flow_run.parameters.get("recipe", ""))
     if is_held(run.home.locks / f"run-{Path(recipe).stem}.lock"):
         return True
-    pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
-    if pid.isdigit():
-        return bool(psutil.pid_exists(int(pid)))
-    return False if plan.get("home") == str(run.home.root) else None
+    pid = (
+        flow_run.infrastructure_pid or ""
+    )  # of the process on the worker's machine, which Prefect does not name
+    if pid.isdigit() and psutil.pid_exists(int(pid)):
+        return True
+    if plan.get("home") == str(run.home.root):
+        return False
+    with suppress(NoEvidence):  # without a store, this home has written nothing
+        return False if run.store.has_flow_run(str(flow_run.id)) else None
+    return None
 
 
 def _began(found: list[psutil.Process]) -> Iterator[float]:

@@ -47,7 +47,8 @@ def find_run(text: str, home: Home) -> RunPaths:
 
     Raises :class:`SettingError`, which lists the existing runs, when no run or more than one run matches.
     """
-    if text and home.runs(text).is_dir() and (newest := _newest_first(home.runs(text))):
+    named = [Path(text).name] == list(Path(text).parts)  # `home.runs` of a path could be in another home
+    if named and home.runs(text).is_dir() and (newest := _newest_first(home.runs(text))):
         return newest[0]
     known = [run for recipe in sorted(home.runs("").glob("*")) for run in _newest_first(recipe)]
     found = [run for run in known if text and _has_key(run, text)]

@@ -8,6 +8,7 @@ from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, champion_of
 from tasks.trackers.embedded_store import store_file
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect, tags_of_run
 from tasks.trackers.paged_search import all_pages
+from tasks.trackers.provenance import FLOW_RUN_TAG
 from tasks.verify.finding import NoEvidence
 from training.errors import EvergreenError
 from training.plan import RunPlan
@@ -55,6 +56,10 @@ class Store:
     def running(self) -> "list[Run]":
         """MLflow runs of the home with the status RUNNING."""
         return self._search(f"attributes.status = 'RUNNING' and {self._ours}")
+
+    def has_flow_run(self, flow_run: str) -> bool:
+        """Whether an MLflow run of the home was written by the Prefect flow run with this id."""
+        return bool(self._search(f"tags.`{FLOW_RUN_TAG}` = '{flow_run}' and {self._ours}"))
 
     @cached_property
     def versions(self) -> "list[ModelVersion]":

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import registered
-from registered import BROKEN, SHAPE, encoded, rows_of, save
+from registered import BROKEN, MODEL, SHAPE, encoded, rows_of, save
 
+from tasks import predict as step
 from tasks.inference.prediction_files import staged
 from tasks.inference.scoring import score_batch
 from tasks.inference.unlabelled_images import find_chunks, read_chunk
@@ -175,3 +176,9 @@ def test_non_square_models_take_images_of_their_size_only(tmp_path):
     assert errors == [
         f"{tmp_path}/0.png: has shape (3, 8, 8), the model takes (3, 8, 10) (channels, height, width)"
     ]
+
+
+@pytest.mark.parametrize(("source", "output", "named"), [("", "out", "input"), ("images", "", "output")])
+def test_an_empty_path_is_not_the_working_directory(served_home, source, output, named):
+    with pytest.raises(SettingError, match=f"{named}: the path is empty"):
+        step.predict.fn(str(served_home.root), MODEL, source, output)

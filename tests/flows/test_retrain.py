@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from noisy import noisy_recipe
 from PIL import Image
+from small_runs import write_recipe
 
 import flows.retrain
 from flows.cli.summary import print_preview, print_release
@@ -254,6 +255,42 @@ def test_a_crash_after_registration_ends_in_the_same_single_version(
     assert mended.verdict.promote
     assert len(model_versions(home)) == 1
     assert run().reused
+
+
+@pytest.mark.extended
+def test_a_promotion_of_a_candidate_that_was_refused_before_survives_a_crash(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def power_cut(*_: Any, **__: Any) -> None:
+        raise OSError("power cut")
+
+    run()
+    worse = {"training": {"epochs": 1, "learning_rate": 1e-4}, "gate": {"floor": 0.0}}
+    assert run(**worse).alias == "challenger"
+    gate = {"floor": 0.0, "policy": "not_worse", "margin": 0.99, "max_class_drop": 1.0}
+    lax = worse | {"gate": gate}
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.retrain.report", power_cut)
+        with pytest.raises(OSError, match="power cut"):
+            run(**lax)
+    assert champion_of(client_of(home), "digits") == "2"
+    mended = run(**lax)
+    assert (mended.version, mended.alias, mended.reused) == ("2", "champion", False)
+    assert mended.verdict.promote
+    paths = home.run("digits", mended.run_key)
+    assert [found.detail for found in verify(paths, home) if found.ok is False] == []
+    assert run(**lax).reused
+
+
+def test_a_missing_library_is_named_before_the_data_are_prepared(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Path(write_recipe(tmp_path))
+    recipe.write_text(recipe.read_text() + "\ndef later():\n    from diffusers import DDPMScheduler\n")
+    monkeypatch.setattr("tasks.checks.library_check.find_spec", lambda _: None)
+    with pytest.raises(SettingError, match="imports diffusers, which is not installed; install it by"):
+        run(str(recipe))
+    assert not list(home.datasets.glob("*/*"))
 
 
 def test_the_champion_loads_in_plain_mlflow_without_evergreen(home: Home, tmp_path: Path) -> None:

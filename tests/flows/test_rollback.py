@@ -13,8 +13,20 @@ from mlflow.exceptions import MlflowException
 from registered import MODEL
 
 from tasks import rollback as step
-from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLBACK_TAG, ROLLED_BACK_TAG, champion_of, move_alias
+from tasks.registry.aliases import (
+    CHAMPION,
+    PREVIOUS,
+    ROLLBACK_TAG,
+    ROLLED_BACK_TAG,
+    Decision,
+    champion_of,
+    decisions_file,
+    move_alias,
+    read_decisions,
+    record_decision,
+)
 from tasks.registry.lock import registry_lock
+from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError
 from training.storage.paths import Home
 
@@ -240,3 +252,41 @@ def test_a_rollback_on_record_is_done_although_its_mark_could_not_be_removed(pro
     assert [ROLLBACK_TAG in client.get_model_version(MODEL, number).tags for number in ("1", "2")] == [
         False
     ] * 2
+
+
+def test_each_registry_has_decisions_of_its_own(tmp_path):
+    """Version 3 of one registry is not version 3 of another."""
+    home = Home(tmp_path / "home")
+    connect(None, home)
+    record_decision(home, MODEL, Decision(action="promote", to="3", why="better"))
+    connect(f"sqlite:///{tmp_path}/server.db", home)
+    assert read_decisions(home, MODEL).records == []
+    record_decision(home, MODEL, Decision(action="promote", to="1", why="first"))
+    assert [one.to for one in read_decisions(home, MODEL).records] == ["1"]
+    connect(None, home)
+    assert [one.to for one in read_decisions(home, MODEL).records] == ["3"]
+
+
+def test_decisions_of_an_earlier_evergreen_about_a_server_s_registry_are_read(tmp_path):
+    home = Home(tmp_path / "home")
+    connect(f"sqlite:///{tmp_path}/server.db", home)
+    record_decision(home, MODEL, Decision(action="promote", to="1", why="first"))
+    file = read_decisions(home, MODEL).file
+    file.rename(home.root / "decisions" / file.name)
+    assert [one.to for one in read_decisions(home, MODEL).records] == ["1"]
+    record_decision(home, MODEL, Decision(action="promote", before="1", to="2", why="better"))
+    assert [one.to for one in read_decisions(home, MODEL).records] == ["1", "2"]
+    connect(None, home)  # another registry, whose store is made now
+    assert read_decisions(home, MODEL).records == []
+    connect(f"sqlite:///{tmp_path}/server.db", home)
+    assert [one.to for one in read_decisions(home, MODEL).records] == ["1", "2"]
+
+
+def test_a_changed_password_of_the_store_leaves_the_decisions_where_they_are(tmp_path, monkeypatch):
+    home = Home(tmp_path / "home")
+    spellings = ["postgresql://me:old@db/mlflow", "postgresql://me:new@db/mlflow", "postgresql://db/mlflow/"]
+    files = set()
+    for uri in spellings:
+        monkeypatch.setattr("mlflow.get_registry_uri", lambda uri=uri: uri)
+        files.add(decisions_file(home, MODEL))
+    assert len(files) == 1

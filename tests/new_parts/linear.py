@@ -75,6 +75,10 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     )
 
 
+def check_libraries(settings: "Settings") -> None:
+    """Nothing: the trainer needs no further library."""
+
+
 def check_dataset(settings: "Settings", version: DatasetVersion) -> None:
     """Raise :class:`SettingError` for rows that are not those of a table."""
     del settings

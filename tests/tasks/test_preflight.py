@@ -15,6 +15,7 @@ from small_runs import write_recipe
 
 from flows.retrain import retrain
 from tasks import preflight
+from tasks.registry.reign import anchor_of
 from tasks.trackers.mlflow_run import check_version, connect
 from training.errors import DataError, SettingError, StopRequestedError, TrainingError
 from training.plan import RunPlan
@@ -62,6 +63,28 @@ def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
     client.delete_registered_model_alias("plain", "champion")
     assert run(recipe, validation_share=0.3).alias == "champion"
+
+
+@pytest.mark.extended
+def test_a_damaged_anchor_is_refused_before_training_and_can_be_given_up(home: Home, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    assert run(recipe).alias == "champion"
+    lax = {"gate": {"floor": 0.0, "policy": "not_worse", "margin": 0.99}}
+
+    def retrained(share: float) -> Any:
+        return retrain(recipe, SETTINGS | lax | {"data": SETTINGS["data"] | {"validation_share": share}})
+
+    second = retrained(0.3)
+    client = connect(None, home)
+    assert (second.version, second.alias, anchor_of(client, "plain", "2")) == ("2", "champion", "1")
+    place = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
+    place.write_bytes(place.read_bytes()[:-1])
+    with pytest.raises(DataError, match=r"version 1 is the anchor.*Or delete version 1 in MLflow"):
+        retrained(0.35)
+    assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 2
+    client.delete_registered_model_alias("plain", "previous")
+    client.delete_model_version("plain", "1")
+    assert retrained(0.35).alias == "champion"
 
 
 @pytest.mark.extended

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     import torch
 
 # safetensors' names of the dtypes, by torch's
-_DTYPES = {
+DTYPE_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
+    "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
     "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
 }  # fmt: skip
 _CHUNK = 1 << 20
@@ -49,7 +50,7 @@ def digest_of_file(path: Path) -> str:
             for name in sorted(header.keys() - {"__metadata__"}):
                 one = header[name]
                 begin, end = one["data_offsets"]
-                dtype = f"torch.{_DTYPES[one['dtype']]}"
+                dtype = f"torch.{DTYPE_NAMES[one['dtype']]}"
                 digest.update(canonical_json([name, dtype, one["shape"]]).encode())
                 stream.seek(8 + size + begin)
                 for left in range(end - begin, 0, -_CHUNK):

@@ -27,6 +27,13 @@ def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
     among so many workers. Raises :class:`SettingError`.
     """
     values = merged(base, *overrides)
+    if (
+        values["ray"].get("address") == ""
+    ):  # settings of older runs may have an empty address, and must stay readable
+        raise SettingError(
+            "ray.address: the text is empty, perhaps from a variable that is not set; leave the setting out for a Ray "
+            "on this machine"
+        )
     with suppress(ValidationError):  # `validated` explains invalid values
         scaling = ScalingSettings.model_validate(values["scaling"])
         ray = RaySettings.model_validate(values["ray"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from training.attempts.fence import newest_attempt
 from training.attempts.job import TrainingJob
 from training.data.versions import ray_dataset
+from training.network_addresses import INTERFACE
 from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
 from training.ray_cluster.cluster import connection, head_is_gone
@@ -173,7 +174,7 @@ def _worker_environment(job: TrainingJob) -> dict[str, str]:
     threads = str(job.settings.scaling.threads_per_worker)
     names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     interface = job.settings.scaling.network_interface
-    return names | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
+    return names | ({INTERFACE: interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
 
 
 def _streams(

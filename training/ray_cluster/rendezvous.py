@@ -11,6 +11,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from training.network_addresses import INTERFACE, own_address
+
 if TYPE_CHECKING:
     from ray.train import BackendConfig
     from ray.train.backend import Backend
@@ -49,7 +51,7 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
         share_cuda_visible_devices = True  # NCCL reaches the other GPUs of a node directly
 
         def on_start(self, worker_group: Any, _config: BackendConfig) -> None:
-            host, port = worker_group.execute_single(0, listen)
+            host, port = worker_group.execute_single(0, listen, environment.get(INTERFACE))
             meeting = RendezvousInfo(backend, timeout_s, host, port, len(worker_group), environment)
             joined = [
                 worker_group.execute_single_async(rank, join, meeting, rank) for rank in range(meeting.size)
@@ -71,14 +73,13 @@ def process_group(backend: str, timeout_s: int, environment: dict[str, str]) -> 
     return ProcessGroup()
 
 
-def listen() -> tuple[str, int]:
+def listen(interface: str | None = None) -> tuple[str, int]:
     """Open the socket of the store on the first worker; returns the worker's address and the socket's port.
 
-    The socket listens at all addresses where this machine does not have the node's address.
+    The address is that of the network interface `interface`, by default the node's. The socket listens at all
+    addresses where this machine does not have this address.
     """
-    import ray
-
-    host: str = ray.util.get_node_ip_address()
+    host = own_address(interface)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         opened = socket.create_server((host, 0), family=family)

@@ -204,9 +204,8 @@ def _resources(job: TrialJob) -> dict[str, float]:
     Raises :class:`NoCapacityError` if no node has as much: Ray Tune would wait for such a node without an error.
     """
     options = job.plan.settings.scaling
-    on_gpus = (
-        options.use_gpu != "no" and job.plan.settings.training.ON_GPUS and workers_with_gpus(options) > 0
-    )
+    can = options.use_gpu != "no" and job.plan.settings.training.can_use_gpus
+    on_gpus = can and workers_with_gpus(options) > 0
     cpus, gpus = options.cpus_per_worker or 1.0, options.gpus_per_worker if on_gpus else 0.0
     check_fits_a_node(cpus, gpus)
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})

@@ -56,7 +56,6 @@ class TrainerSettings(Section):
     (:data:`training.seams.FORMATS`). `NOT_IN_KEY` names the settings that are no ingredients of the run key.
     `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`), and
     `READS_DATASET` whether it reads a recipe's own torch Dataset (`Recipe(dataset=...)`) with `data.feed=loader`.
-    `ON_GPUS` says whether the trainer can compute on GPUs; without it, `scaling.use_gpu=auto` means CPUs.
     """
 
     WORDS: ClassVar[TrainerWords]
@@ -65,7 +64,6 @@ class TrainerSettings(Section):
     NOT_IN_KEY: ClassVar[tuple[str, ...]] = ()
     COMPUTES_METRICS: ClassVar[bool] = False
     READS_DATASET: ClassVar[bool] = False
-    ON_GPUS: ClassVar[bool] = True
 
     @property
     def total_epochs(self) -> int:
@@ -88,6 +86,14 @@ class TrainerSettings(Section):
         return 1
 
     @property
+    def fixed_passes(self) -> int:
+        """Passes that each worker does in every step, so that also an epoch's last step needs a row for each pass.
+
+        1 for a trainer that does fewer passes in a step with few rows.
+        """
+        return 1
+
+    @property
     def fixed_parts(self) -> int | None:
         """Parts into which a step's rows are divided, whatever the number of workers; None: one for each worker."""
         return None
@@ -101,6 +107,11 @@ class TrainerSettings(Section):
     def patience(self) -> int | None:
         """Epochs without a lower validation loss after which the training ends early; None: never."""
         return None
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """Whether the trainer, as installed here, can compute on GPUs; else `scaling.use_gpu=auto` means CPUs."""
+        return True
 
     @property
     def uses_float16(self) -> bool:

@@ -181,7 +181,7 @@ def _say_memory(settings: Settings, version: DatasetVersion) -> None:
 
 
 def _choose_gpu(settings: Settings) -> bool:
-    if settings.scaling.use_gpu == "no" or not settings.training.ON_GPUS:
+    if settings.scaling.use_gpu == "no" or not settings.training.can_use_gpus:
         return False
     options = settings.scaling
     have = workers_with_gpus(options) if options.num_workers else _gpus_of_this_process(options)

@@ -57,10 +57,14 @@ class Trainer(Protocol):
         Raises :class:`training.errors.TrainingError` if the training can't succeed.
         """
 
+    def check_libraries(self, settings: "Settings") -> None:
+        """Raise :class:`training.errors.SettingError`, with the command that helps, if a library is not installed."""
+
     def check_dataset(self, settings: "Settings", version: DatasetVersion) -> None:
         """Raise :class:`training.errors.SettingError` if this trainer can't learn from a dataset version.
 
-        The statistics of `version` may be missing: `plan` checks before the rows are prepared.
+        Raises as :meth:`check_libraries`, too. The statistics of `version` may be missing: `plan` checks before the
+        rows are prepared.
         """
 
     def promise(self, settings: "Settings") -> Promise:

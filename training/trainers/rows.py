@@ -29,5 +29,8 @@ def training_rows(columns: Columns, settings: Settings) -> tuple[Rows, Rows]:
 
 def order_of(settings: Settings, rows: int, rows_per_step: int) -> SampleOrder:
     """The order in which a training uses `rows` rows to learn from, with `rows_per_step` rows in a step."""
-    parts = settings.training.fixed_parts or max(1, settings.scaling.num_workers)
-    return SampleOrder(rows, rows_per_step, settings.seed, parts)
+    workers = max(1, settings.scaling.num_workers)
+    parts = settings.training.fixed_parts or workers
+    # A step has at least two rows for each part, so half as many parts as passes give each pass at least one row.
+    halves = -(-workers * settings.training.fixed_passes // 2)
+    return SampleOrder(rows, rows_per_step, settings.seed, max(parts, halves))

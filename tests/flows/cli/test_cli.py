@@ -41,6 +41,7 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
         ("training=3", "training is a section"),
         ("data.path=", "data.path: the text is empty"),
         ("tracking.uri=", "tracking.uri: the text is empty"),
+        ("ray.address=", "ray.address: the text is empty"),
     ],
 )
 def test_a_bad_setting_is_refused_at_once(tmp_path: Path, assignment: str, said: str, force: bool) -> None:

@@ -154,3 +154,10 @@ def test_one_broken_invariant_decides_the_exit_status(capsys: pytest.CaptureFixt
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines] == ["✓", "–", "✗", "✗", "/"]
     assert "[bold] 3 of 4" in lines[0]
+
+
+def test_the_folder_of_a_recipe_in_another_home_is_no_run_of_this_home(
+    finished: RunPaths, home: Home
+) -> None:
+    with pytest.raises(SettingError, match="no such run folder, run key or recipe"):
+        locate(str(finished.root.parent))

@@ -266,7 +266,7 @@ def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits:
 
     def begin() -> Execution:
         for one in homes:
-            (one.home.root / "decisions" / f"{MODEL}.jsonl").unlink(missing_ok=True)
+            tasks.registry.aliases.read_decisions(one.home, MODEL).file.unlink(missing_ok=True)
         return Execution(start, [partial(action, homes[number]) for action, number in actions], limits)
 
     places = [homes[number].home for _, number in actions]

@@ -304,3 +304,10 @@ def test_a_damaged_model_is_not_promoted(world: World) -> None:
     with pytest.raises(Exception, match="its digest differs"):
         world.candidate.register()
     assert world.aliases() == ("2", "1", None)
+
+
+def test_a_logged_model_that_was_deleted_in_mlflow_does_not_stop_a_new_judgement(world: World) -> None:
+    assert world.candidate.register(**REFUSED).alias == "challenger"
+    source = world.client.get_model_version(world.model, "3").source
+    world.client.delete_logged_model(source.removeprefix("models:/"))
+    check_promoted(world, world.candidate.register())

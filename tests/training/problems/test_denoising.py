@@ -18,6 +18,8 @@ from training.problems.denoising import Denoising, score
 from training.problems.image_sampling import generated_images
 from training.problems.objectives.denoising import LEVELS
 from training.records import DatasetVersion
+from training.settings.fine_tuning import FineTuningSettings
+from training.trainers.network.fine_tuning import start_from
 
 SHAPE = (1, 4, 4)
 SCHEDULE = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0)  # of Ho et al. 2020
@@ -128,6 +130,18 @@ def test_the_recipe_s_module_keeps_its_weights_names_and_call() -> None:
         twin.get_parameter("weight").fill_(0)
     assert twin(torch.zeros((1, *SHAPE)))[0, 1] > 0.5  # its own weights, not those of the original
     assert module.eval()(torch.zeros((1, *SHAPE)))[0, 1] < 1e-5
+
+
+def test_a_model_starts_from_weights_of_the_recipe_s_own_module_or_for_other_images() -> None:
+    own, smaller = Known(torch.zeros(SHAPE)), Denoising().adapted(lambda _, __: Known(torch.zeros(1, 2, 2)))
+    for given in (own.state_dict(), smaller((1, 2, 2), 2).state_dict()):
+        given["weight"] = torch.full((1,), 3.0)
+        module = built()
+        noise = module.get_buffer("measured_noise").clone()
+        started = start_from(module, given, FineTuningSettings(), 2)
+        assert started.new == ()
+        assert module.get_parameter("weight").item() == 3
+        assert torch.equal(module.get_buffer("measured_noise"), noise)
 
 
 def test_the_program_that_torch_exports_takes_any_number_of_images() -> None:

@@ -259,6 +259,24 @@ def test_manual_optimization_resumes_to_the_same_bits(
             [
                 (
                     "    def configure_opt",
+                    _hook("configure_callbacks(self)", "return [L.pytorch.callbacks.LearningRateFinder()]"),
+                )
+            ],
+            "configure_callbacks returns LearningRateFinder.*evergreen tune",
+        ),
+        (
+            [
+                (
+                    "    def configure_opt",
+                    _hook("configure_callbacks(self)", "return [L.pytorch.callbacks.BatchSizeFinder()]"),
+                )
+            ],
+            "configure_callbacks returns BatchSizeFinder.*evergreen tune",
+        ),
+        (
+            [
+                (
+                    "    def configure_opt",
                     _hook(
                         "on_train_batch_start(self, batch, batch_idx)",
                         "return -1 if batch_idx == 2 else None",

@@ -202,3 +202,15 @@ def test_accelerate_takes_the_gpu_that_ray_has_chosen(monkeypatch: pytest.Monkey
     assert os.environ["LOCAL_RANK"] == "1"
     with new_accelerate(Ranks(1, 2, torch.device("cpu"), distributed=True)):
         assert os.environ["LOCAL_RANK"] == "1"
+
+
+def test_variables_of_accelerate_do_not_reach_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with new_accelerate(Ranks.of_this_process(use_gpu=False)):
+        left = {name for name in os.environ if name.startswith("ACCELERATE_")}
+        assert left == {"ACCELERATE_USE_CPU"}
+        accelerator = pytest.importorskip("accelerate").Accelerator()
+        assert (accelerator.mixed_precision, accelerator.gradient_accumulation_steps) == ("no", 1)
+    assert (os.environ["ACCELERATE_MIXED_PRECISION"], os.environ["ACCELERATE_USE_FSDP"]) == ("bf16", "true")

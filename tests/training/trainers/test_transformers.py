@@ -21,8 +21,11 @@ from training.checkpoints.weights import load_weights
 from training.data.dataset import open_columns
 from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion
+from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.rows import order_of
+from training.trainers.transformers.settings import TransformersSettings
 
 pytest.importorskip("transformers", reason="install the extras by: make setup EXTRAS=all")
 pytestmark = pytest.mark.frameworks
@@ -145,11 +148,22 @@ def test_too_few_rows_for_the_passes_are_refused(
     home: Home, tmp_path: Path, small_version: DatasetVersion
 ) -> None:
     recipe = write_transformers(tmp_path / "recipe")
-    own = {"global_batch_size": 40, "gradient_accumulation_steps": 40}
+    own = {"global_batch_size": 4000, "gradient_accumulation_steps": 4000}
     with pytest.raises(
         TrainingError, match=r"training.gradient_accumulation_steps: the last step .* use fewer"
     ):
         launch(small_job(home, small_version, recipe, training=own))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_short_last_step_has_a_row_for_each_pass(workers: int) -> None:
+    own = TransformersSettings(global_batch_size=48, gradient_accumulation_steps=16)
+    settings = Settings(training=own, scaling=ScalingSettings(num_workers=workers))
+    for rows in range(48, 200):
+        order = order_of(settings, rows, 48)
+        sizes = [stop - start for start, stop in map(order.bounds, range(order.steps_per_epoch))]
+        assert sum(sizes) == rows
+        assert min(sizes) >= 16 * max(1, workers)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ def _with_losses(own: "type[nn.Module]", classes: int) -> "type[nn.Module]":
     import torch
 
     class WithLosses(own):  # type: ignore[misc, valid-type]  # the base is known only here
+        constant_buffers = frozenset({NOISE})  # read by training.trainers.network.fine_tuning
+
         def forward(
             self,
             images: torch.Tensor,

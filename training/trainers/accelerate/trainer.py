@@ -32,15 +32,21 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Accelerate is not installed, or classes can't be balanced on each worker."""
-    training, workers = own_settings(settings), max(1, settings.scaling.num_workers)
-    if training.balance_classes and version.classes:
-        check_balance(version.classes, training.global_batch_size, workers)
+def check_libraries(settings: Settings) -> None:
+    """Raise :class:`SettingError` if Accelerate is not installed."""
+    del settings
     if find_spec("accelerate") is None:
         raise SettingError(
             f"trainer accelerate: Accelerate is not installed; install it by `{install_command('accelerate')}`"
         )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if Accelerate is not installed, or classes can't be balanced on each worker."""
+    check_libraries(settings)
+    training, workers = own_settings(settings), max(1, settings.scaling.num_workers)
+    if training.balance_classes and version.classes:
+        check_balance(version.classes, training.global_batch_size, workers)
 
 
 def promise(settings: Settings) -> Promise:

@@ -32,12 +32,18 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Keras is not installed, or for label smoothing without classes."""
+def check_libraries(settings: Settings) -> None:
+    """Raise :class:`SettingError` if Keras is not installed."""
+    del settings
     if find_spec("keras") is None:
         raise SettingError(
             f"trainer keras: Keras is not installed; install it by `{install_command('keras')}`"
         )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if Keras is not installed, or for label smoothing without classes."""
+    check_libraries(settings)
     check_smoothing("training.label_smoothing", loop_settings(settings).label_smoothing, version)
 
 

@@ -21,7 +21,6 @@ class LightGBMSettings(BoostingSettings):
         gain="LightGBM's importance by gain",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("lightgbm_text",)
-    ON_GPUS: ClassVar[bool] = False
 
     trainer: Literal["lightgbm"] = Field("lightgbm", description="The trainer that these settings are for")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
@@ -42,6 +41,11 @@ class LightGBMSettings(BoostingSettings):
     lambda_l1: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     lambda_l2: NonNegativeFloat = Field(0.0, description="L2 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(255, description="Bins of a number column's histogram")
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """See :class:`TrainerSettings`."""
+        return False
 
 
 class LightGBMArguments(BoostingArguments, total=False):

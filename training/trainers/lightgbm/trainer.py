@@ -21,6 +21,7 @@ __all__ = [
     "DISTRIBUTIONS",
     "MODEL_FILE",
     "check_dataset",
+    "check_libraries",
     "promise",
     "rows_per_step",
     "run_worker",
@@ -48,6 +49,12 @@ def check_installed() -> None:
         raise SettingError(
             f"trainer lightgbm: LightGBM is not installed; install it by `{install_command('lightgbm')}`"
         )
+
+
+def check_libraries(settings: Settings) -> None:
+    """See :class:`training.trainers.base.Trainer`."""
+    del settings
+    check_installed()
 
 
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:

@@ -12,8 +12,10 @@ import torch  # noqa: TID253 - imported by processes that train
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: TID253
 from lightning.pytorch.callbacks import (  # noqa: TID253
     BaseFinetuning,
+    BatchSizeFinder,
     Callback,
     EarlyStopping,
+    LearningRateFinder,
     StochasticWeightAveraging,
     WeightAveraging,
 )
@@ -133,6 +135,12 @@ class Fitting(Callback):
                 raise TrainingError(
                     f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
                     "each epoch is trained, and training.select=best keeps the weights of the best"
+                )
+            if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+                raise TrainingError(
+                    f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
+                    "it would train before the first step, and find other values in each training. Search once, by "
+                    "`evergreen tune`, and set what was found"
                 )
             if isinstance(callback, BaseFinetuning):
                 raise TrainingError(

@@ -30,13 +30,19 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+def check_libraries(settings: Settings) -> None:
     """Raise :class:`SettingError` if Lightning is not installed."""
-    del settings, version
+    del settings
     if find_spec("lightning") is None:
         raise SettingError(
             f"trainer lightning: Lightning is not installed; install it by `{install_command('lightning')}`"
         )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if Lightning is not installed."""
+    del version
+    check_libraries(settings)
 
 
 def promise(settings: Settings) -> Promise:

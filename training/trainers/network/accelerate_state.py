@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from training.errors import TrainingError
 from training.trainers.ranks import Ranks
 
+_PREFIX = "ACCELERATE_"
 _USE_CPU = "ACCELERATE_USE_CPU"
 _LOCAL_RANK = "LOCAL_RANK"  # the number of the process on its node; to Accelerate, also that of its GPU
 # Variables by which an `Accelerator` tells the process that it got a plugin, and the plugin's name for people.
@@ -19,6 +20,9 @@ def new_accelerate(ranks: Ranks) -> Iterator[None]:
 
     The objects hold the device and precision of a process, and Accelerate's public API cannot remove them. Otherwise a
     later training in this process would use the device and precision of this one.
+
+    The block begins without Accelerate's other variables, such as `ACCELERATE_MIXED_PRECISION`: they would change the
+    weights, and are no part of the run key.
     """
     from accelerate.state import AcceleratorState, GradientState
 
@@ -26,8 +30,11 @@ def new_accelerate(ranks: Ranks) -> Iterator[None]:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
 
-    names = (_USE_CPU, _LOCAL_RANK, *_PLUGINS)
+    of_accelerate = {name for name in os.environ if name.startswith(_PREFIX)}
+    names = {_USE_CPU, _LOCAL_RANK, *_PLUGINS, *of_accelerate}
     before = {name: os.environ[name] for name in names if name in os.environ}
+    for name in of_accelerate:
+        del os.environ[name]
     os.environ[_USE_CPU] = str(ranks.device.type == "cpu").lower()
     if ranks.distributed and ranks.device.type == "cuda":
         # With scaling.gpus_per_worker other than 1, the worker's GPU has another number than the worker.
@@ -50,7 +57,7 @@ def check_no_plugin() -> None:
     for name, plugin in _PLUGINS.items():
         if os.environ.get(name, "false").lower() == "true":
             raise TrainingError(
-                f"the loop gives {plugin} to Accelerator(...), or the environment has {name}={os.environ[name]}, and "
+                f"the loop gives {plugin} to Accelerator(...), or sets {name}={os.environ[name]}, and "
                 "with trainer Accelerate each worker holds the whole model: remove it, or use the trainer "
                 'Torch(build_model, strategy="fsdp") or "deepspeed"'
             )

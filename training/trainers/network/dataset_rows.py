@@ -82,6 +82,8 @@ def _check_row(recipe: Recipe, version: DatasetVersion, dataset: Any, columns: C
 
 def _is_label(label: Any, expected: float) -> bool:
     """Whether `label`, a number or an array of one number, is `expected`; floats may be rounded to float32."""
+    if isinstance(label, list | tuple):
+        return False
     try:
         number = label.item() if hasattr(label, "item") else label
         return bool(

@@ -72,7 +72,9 @@ def start_from(
 
     `module` is what :func:`training.trainers.network.modules.build_module` returns, and `outputs` the number of its
     outputs. A trainer's wrapper around the recipe's module may have a method `own_names(weights, new_head)`: it returns
-    the weights under the names of that module, and the names of the module's tensors that `weights` may lack.
+    the weights under the names of that module, and the names of the module's tensors that `weights` may lack. A
+    recipe's module may have the attribute `constant_buffers`, the names of buffers that Evergreen adds and no training
+    changes: they are not taken from `weights`, which may be of a model without them or for another shape of images.
 
     Raises :class:`SettingError` for weights that do not fit the model, and for parts that can't be frozen.
     """
@@ -81,7 +83,9 @@ def start_from(
     own, new_head, may_lack = recipe_module(module), options.init_head == "new", frozenset[str]()
     if (own_names := getattr(module, "own_names", None)) is not None:
         weights, may_lack = own_names(weights, new_head)
-    new = take_weights(own, weights, outputs, new_head, may_lack)
+    constant: frozenset[str] = getattr(own, "constant_buffers", frozenset())
+    given = {name: one for name, one in weights.items() if name not in constant}
+    new = take_weights(own, given, outputs, new_head, may_lack | constant) - constant
     return Started(freeze(own, options.freeze, new), _digests(own, options.freeze), tuple(sorted(new)))
 
 

@@ -1,5 +1,6 @@
 """The feed `loader`: a torch DataLoader over a map-style Dataset, with processes that read rows ahead."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +47,9 @@ class SeededRows(Dataset[Any]):
     def __getitem__(self, index: _Index) -> tuple[Any, Any]:
         epoch, row = index
         seed_generators(stream_key(self.seed, epoch, _DATASET, row))
-        inputs, target = self.dataset[row]
-        return inputs, target
+        inputs, label = self.dataset[row]
+        one = math.prod(getattr(label, "shape", (0,))) == 1
+        return inputs, label.item() if one else label  # a batch of arrays (1,) would have the shape (rows, 1)
 
 
 @dataclass(frozen=True)

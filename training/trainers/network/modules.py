@@ -3,10 +3,13 @@
 import torch  # noqa: TID253 - imported by processes that train, export or score a model
 from torch import nn  # noqa: TID253
 
+from training.checkpoints.weights import DTYPE_NAMES
 from training.errors import SettingError, TrainingError
 from training.recipe import BuildModel, Recipe
 from training.recipe_errors import named_as
 from training.text_shape import TextShape
+
+DTYPES = frozenset(getattr(torch, name) for name in DTYPE_NAMES.values())  # of a model's tensors
 
 
 def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -28,10 +31,27 @@ def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Mod
         raise TrainingError(
             f"recipe {recipe.name}: build_model returned a {type(module).__name__}; it must return a torch.nn.Module"
         )
+    _check_state(recipe.name, module)
     output = _output_shape(recipe.name, module.eval(), shape)
     if output != (2, outputs):
         raise TrainingError(f"recipe {recipe.name}: {_of_outputs(shape, output, outputs)}")
     return module.train()
+
+
+def _check_state(recipe: str, module: nn.Module) -> None:
+    """Raise :class:`TrainingError` for state that a safetensors file, the form of a finished model, can't hold."""
+    for name, value in module.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise TrainingError(
+                f"recipe {recipe}: the state of its model has {name}, of the type {type(value).__name__}, and the "
+                "file of a model holds tensors alone. Keep the value as a tensor, by register_buffer instead of "
+                "get_extra_state."
+            )
+        if value.dtype not in DTYPES:
+            raise TrainingError(
+                f"recipe {recipe}: the state of its model has {name}, a tensor of {value.dtype}, which a model's file "
+                "(safetensors) can't hold. Use another type, such as float32; for complex128, complex64."
+            )
 
 
 def _output_shape(recipe: str, module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:

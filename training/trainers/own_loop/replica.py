@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch  # noqa: TID253 - this module is itself imported inside functions
@@ -21,6 +21,7 @@ from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
+from training.trainers.network.checksums import checksum
 from training.trainers.network.feeds import Batch
 from training.trainers.network.inputs import example_inputs, inputs_of, model_shape
 from training.trainers.network.modules import build_module
@@ -28,9 +29,6 @@ from training.trainers.network.validation import rows_at_once, sums_over
 from training.trainers.own_loop.own_settings import loop_settings
 from training.trainers.own_loop.schedule import build_optimizer, learning_rate, set_learning_rate
 from training.trainers.ranks import Ranks
-
-if TYPE_CHECKING:
-    pass
 
 _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_order
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -290,9 +288,9 @@ class LoopReplica:
         """At the end of an epoch, the metrics of the recipe."""
         return self.metrics.of_validation() if at_epoch_end else {}
 
-    def _fingerprints(self) -> list[tuple[int, float]]:
-        """For each weight, torch's version counter and, since writes through `.data` do not count, the norm."""
-        return [(one._version, float(one.detach().norm())) for one in self.module.parameters()]
+    def _fingerprints(self) -> list[tuple[int, int]]:
+        """For each weight, torch's version counter and, since writes through `.data` do not count, a checksum."""
+        return [(one._version, checksum([one])) for one in self.module.parameters()]
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that :meth:`state` returned, also that of a sharded training."""

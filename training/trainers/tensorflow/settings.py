@@ -23,7 +23,6 @@ class TensorFlowSettings(NetworkSettings):
         section="How the weights are trained, of a recipe with trainer=TensorFlow(...)",
     )
     FORMATS: ClassVar[tuple[str, ...]] = ("keras_file",)
-    ON_GPUS: ClassVar[bool] = False
 
     trainer: Literal["tensorflow"] = Field(
         "tensorflow", description="The trainer that these settings are for"
@@ -38,6 +37,11 @@ class TensorFlowSettings(NetworkSettings):
     warmup_share: Share = Field(
         0.05, description="Share of all steps over which the learning rate rises to its peak"
     )
+
+    @property
+    def can_use_gpus(self) -> bool:
+        """See :class:`TrainerSettings`."""
+        return False
 
     def check(self, settings: "Settings") -> None:
         """Refuse feeds other than `memory`, GPUs, and batches that do not divide among the workers."""

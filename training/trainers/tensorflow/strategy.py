@@ -6,6 +6,7 @@ import os
 import socket
 from typing import Any
 
+from training.network_addresses import INTERFACE, own_address
 from training.trainers.ranks import Ranks
 
 _CONFIG = "TF_CONFIG"
@@ -33,10 +34,9 @@ def strategy_of(ranks: Ranks) -> Any:
 
 def _addresses(ranks: Ranks) -> list[str]:
     """`host:port` of each worker, with a port that is free now."""
-    import ray.util
     import torch
 
-    address = ipaddress.ip_address(ray.util.get_node_ip_address())
+    address = ipaddress.ip_address(own_address(os.environ.get(INTERFACE)))
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_STREAM) as free:
         free.bind((str(address), 0))

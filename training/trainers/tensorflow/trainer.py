@@ -30,14 +30,19 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if TensorFlow is not installed, or the rows are no images."""
+def check_libraries(settings: Settings) -> None:
+    """Raise :class:`SettingError` if TensorFlow is not installed."""
     del settings
     if find_spec("tensorflow") is None:
         raise SettingError(
             "trainer tensorflow: TensorFlow is not installed here; `make setup EXTRAS=tensorflow` installs it into an "
             "environment of its own, .venv-tensorflow, whose command is .venv-tensorflow/bin/evergreen"
         )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if TensorFlow is not installed, or the rows are no images."""
+    check_libraries(settings)
     if not version.has_images:
         raise SettingError(
             f"trainer tensorflow learns from images only, and dataset {version.name} has none; use another trainer, "

@@ -29,14 +29,19 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if a library is missing, or for settings that the dataset's rows or problem lack."""
-    options = own_settings(settings)
-    for name in options.libraries:
+def check_libraries(settings: Settings) -> None:
+    """Raise :class:`SettingError` if the library of the strategy is not installed."""
+    for name in own_settings(settings).libraries:
         if find_spec(name) is None:
             raise SettingError(
                 f"training.strategy: {name} is not installed; install it by `{install_command(name)}`"
             )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if a library is missing, or for settings that the dataset's rows or problem lack."""
+    options = own_settings(settings)
+    check_libraries(settings)
     if not version.has_images and settings.data.feed == "stream":
         raise SettingError("data.feed: stream reads images; rows of a table need data.feed=memory")
     check_channels_last(options.channels_last, version)

@@ -16,11 +16,14 @@ from torch import nn  # noqa: TID253
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
+from training.trainers.network.checksums import words
 from training.trainers.network.feeds import Batch, shards_of
 from training.trainers.own_loop.schedule import set_learning_rate
 from training.trainers.torch.ordered_sum import OrderedSum
 from training.trainers.torch.own_settings import own_settings
 from training.trainers.torch.replica import Replica
+
+_BITS, _PIECES = 24, 3  # float32 has integers up to 2**24; three pieces make an int64
 
 
 class ShardedReplica(Replica):
@@ -54,13 +57,13 @@ class ShardedReplica(Replica):
         for number, piece in enumerate(batch.split()):
             self._restore(before)
             losses, scores = self.add_gradients(piece, epoch, step, first + number, 1 / batch.global_rows)
-            self._take(gradients.vector(number))
+            self._take(gradients.vector(number), before, first + number)
             gradients.send(number)
             sums.append(torch.stack([losses, scores.double()]))
         began = time.perf_counter()
         total = gradients.total()
         self.communication.exposed_s += time.perf_counter() - began
-        self._put(total)
+        self._put(total, before)
         self.update()
         losses, scores = self._in_order(sums, torch.zeros(2, dtype=torch.float64, device=self.ranks.device))
         return (losses, scores) if self.ranks.is_first else (0 * losses, 0 * scores)
@@ -79,44 +82,45 @@ class ShardedReplica(Replica):
 
     def _gradients(self) -> OrderedSum:
         if self._sum is None:
-            size = sum(part.numel() for part in [*self._trained(), *self._running()])
+            size = sum(part.numel() for part in self._trained())
+            size += sum(_sent_numbers(buffer) for buffer in self.module.buffers())
             self._sum = OrderedSum(self.ranks, self.shards, size)
         return self._sum
 
     def _trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
-    def _running(self) -> list[torch.Tensor]:
-        """Floating-point buffers: running statistics, which forward passes change and which can be averaged.
-
-        Without those of frozen modules, which do not change: averaging could round them.
-        """
-        frozen = {id(buffer) for one in self.frozen for buffer in one.buffers()}
-        return [one for one in self.module.buffers() if one.is_floating_point() and id(one) not in frozen]
-
     def _restore(self, before: list[torch.Tensor]) -> None:
         for buffer, value in zip(self.module.buffers(), before, strict=True):
             buffer.copy_(value)
 
-    def _take(self, vector: torch.Tensor) -> None:
-        """Copy the current shard's gradients and running statistics into `vector`, then clear the gradients."""
+    def _take(self, vector: torch.Tensor, before: list[torch.Tensor], shard: int) -> None:
+        """Copy the current shard's gradients and buffers into `vector`, then clear the gradients.
+
+        `before` are the values of the buffers before the step, and `shard` is the number of the shard.
+        """
         grads = [
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for parameter in self._trained()
         ]
-        torch.cat([part.detach().flatten().float() for part in [*grads, *self._running()]], out=vector)
+        buffers = [
+            part
+            for buffer, old in zip(self.module.buffers(), before, strict=True)
+            for part in _to_send(buffer, old, shard)
+        ]
+        torch.cat([part.detach().flatten().float() for part in [*grads, *buffers]], out=vector)
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _put(self, total: torch.Tensor) -> None:
-        """Set gradients to their sum and running statistics to their mean over all shards; `total` has the sums."""
+    def _put(self, total: torch.Tensor, before: list[torch.Tensor]) -> None:
+        """Set gradients to their sum, and buffers as :func:`_received` says; `total` has the sums over all shards."""
         start = 0
         for parameter in self._trained():
             stop = start + parameter.numel()
             parameter.grad = _laid_out(total[start:stop], parameter)
             start = stop
-        for buffer in self._running():
-            stop = start + buffer.numel()
-            buffer.copy_((total[start:stop] / self.shards).view_as(buffer))
+        for buffer, old in zip(self.module.buffers(), before, strict=True):
+            stop = start + _sent_numbers(buffer)
+            buffer.copy_(_received(total[start:stop], old, self.shards))
             start = stop
 
     def _in_order(self, mine: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -129,6 +133,49 @@ class ShardedReplica(Replica):
             for vector in vectors[:count]:
                 total += vector
         return total
+
+
+def _sent_numbers(buffer: torch.Tensor) -> int:
+    """How many numbers of float32 each shard sends for a buffer."""
+    if buffer.is_complex():
+        return 0
+    if buffer.is_floating_point():
+        return buffer.numel() + 1
+    return buffer.numel() * (1 if buffer.dtype is torch.bool else _PIECES)
+
+
+def _to_send(buffer: torch.Tensor, old: torch.Tensor, shard: int) -> list[torch.Tensor]:
+    """The numbers that shard number `shard` sends for a buffer, whose value before the step was `old`.
+
+    Of a floating-point buffer these are its values, and 1 if they differ from `old`, else 0. Of integers, the first
+    shard alone sends the values, in pieces of 24 bits, which float32 holds exactly.
+    """
+    if buffer.is_complex():
+        return []
+    if buffer.is_floating_point():
+        return [buffer, (words(buffer) != words(old)).any()]
+    if buffer.dtype is torch.bool:
+        return [buffer * (shard == 0)]
+    whole = buffer.long() * (shard == 0)
+    return [whole >> (_BITS * piece) & (1 << _BITS) - 1 for piece in range(_PIECES)]
+
+
+def _received(sums: torch.Tensor, old: torch.Tensor, shards: int) -> torch.Tensor:
+    """The value of a buffer after a step, from the sums over all shards of what :func:`_to_send` gave.
+
+    For running statistics the mean over the shards; but `old` if no shard changed the buffer, as a mean could round.
+    For integers the value of the first shard, as DDP keeps that of the first rank. Complex numbers stay as they were.
+    """
+    if old.is_complex():
+        return old
+    if old.is_floating_point():
+        mean = (sums[:-1] / shards).view_as(old).to(old.dtype)
+        return torch.where(sums[-1] > 0, mean, old)
+    if old.dtype is torch.bool:
+        return sums.view_as(old) > 0
+    pieces = sums.long().view(_PIECES, *old.shape)
+    whole: torch.Tensor = sum(pieces[piece] << (_BITS * piece) for piece in range(_PIECES))  # type: ignore[assignment]
+    return whole
 
 
 def _laid_out(values: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:

@@ -17,7 +17,7 @@ _OTHER_NAMES = {  # arguments of TrainingArguments and Trainer that have another
     "bf16": 'use precision="bfloat16"',
     "callbacks": "leave them out; Evergreen validates, saves checkpoints, and logs",
     "compute_loss_func": "the loss is that of the recipe's problem",
-    "compute_metrics": "the metric is that of the recipe's problem",
+    "compute_metrics": "use metrics={...} of Recipe",
     "data_collator": "leave it out; the rows of a dataset have one shape",
     "data_seed": "use settings=Settings(seed=...)",
     "eval_dataset": "leave it out; data.validation_share of the rows are validation rows",

@@ -62,6 +62,11 @@ class TransformersSettings(PrecisionSettings, FineTuningSettings):
         """See :class:`TrainerSettings`."""
         return self.gradient_accumulation_steps
 
+    @property
+    def fixed_passes(self) -> int:
+        """See :class:`TrainerSettings`: the Trainer of Transformers counts the passes of a step."""
+        return self.gradient_accumulation_steps
+
     def check(self, settings: "Settings") -> None:
         """Refuse other feeds than `memory`, batches that workers and passes can't share, and frozen new weights."""
         if settings.data.feed != "memory":

@@ -35,13 +35,19 @@ def run_worker(job: "TrainingJob", ranks: "Ranks", node: str = "") -> None:
     run_worker(job, ranks, node)
 
 
-def check_dataset(settings: Settings, version: DatasetVersion) -> None:
-    """Raise :class:`SettingError` if Transformers is not installed, or for label smoothing without classes."""
+def check_libraries(settings: Settings) -> None:
+    """Raise :class:`SettingError` if Transformers is not installed."""
+    del settings
     if find_spec("transformers") is None or find_spec("accelerate") is None:
         raise SettingError(
             "trainer transformers: Transformers and Accelerate are not both installed; install them by "
             f"`{install_command('transformers')}`"
         )
+
+
+def check_dataset(settings: Settings, version: DatasetVersion) -> None:
+    """Raise :class:`SettingError` if Transformers is not installed, or for label smoothing without classes."""
+    check_libraries(settings)
     smoothing = own_settings(settings).label_smoothing_factor
     check_smoothing("training.label_smoothing_factor", smoothing, version)
 

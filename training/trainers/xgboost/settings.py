@@ -37,6 +37,13 @@ class XGBoostSettings(BoostingSettings):
     reg_alpha: NonNegativeFloat = Field(0.0, description="L1 penalty on the leaves' values")
     max_bin: Annotated[int, Field(ge=2)] = Field(256, description="Bins of a number column's histogram")
 
+    @property
+    def can_use_gpus(self) -> bool:
+        """See :class:`TrainerSettings`: not if XGBoost was built without CUDA, as the package `xgboost-cpu` is."""
+        import xgboost
+
+        return bool(xgboost.build_info()["USE_CUDA"])
+
 
 class XGBoostArguments(BoostingArguments, total=False):
     """The fields of :class:`XGBoostSettings`, as keyword arguments."""

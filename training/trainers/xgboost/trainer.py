@@ -21,6 +21,7 @@ __all__ = [
     "DISTRIBUTIONS",
     "MODEL_FILE",
     "check_dataset",
+    "check_libraries",
     "promise",
     "rows_per_step",
     "run_worker",
@@ -51,13 +52,24 @@ def check_installed() -> None:
         )
 
 
+def check_libraries(settings: Settings) -> None:
+    """See :class:`training.trainers.base.Trainer`."""
+    del settings
+    check_installed()
+
+
 def check_dataset(settings: Settings, version: DatasetVersion) -> None:
     """Raise :class:`SettingError` if XGBoost is not installed, or can't learn the dataset.
 
-    XGBoost supports only some problems, no images, and no columns with `[`, `]` or `<` in their names.
+    XGBoost supports only some problems, no images, and no columns with `[`, `]` or `<` in their names. Raises the same
+    for `scaling.use_gpu=yes` if XGBoost was built without CUDA, as the package `xgboost-cpu` is.
     """
-    del settings
     check_installed()
+    if settings.scaling.use_gpu == "yes" and not settings.training.can_use_gpus:
+        raise SettingError(
+            "scaling.use_gpu: this XGBoost was built without CUDA, as the package xgboost-cpu is; install the package "
+            "xgboost instead, or use scaling.use_gpu=no"
+        )
     objective_of(version)
     if version.table is None or version.has_images or version.text is not None:
         raise SettingError(

@@ -103,6 +103,7 @@ def test_no_random_number_is_used_up(small_version: DatasetVersion) -> None:
         (lambda columns, row: (image(columns, row), 9 - label(columns, row)), "has the label"),
         (lambda columns, row: (image(columns, row), label(columns, row - 1)), "has the label .* row k of the"),
         (lambda columns, row: (image(columns, row), "three"), "has the label 'three'"),
+        (lambda columns, row: (image(columns, row), [label(columns, row)]), r"has the label \["),
         (lambda columns, row: image(columns, row), "is no pair"),
     ],
 )  # fmt: skip

@@ -285,3 +285,28 @@ def check_same(found: list[Batch], expected: list[Batch]) -> None:
         assert one.global_rows == other.global_rows
         assert torch.equal(one.inputs, other.inputs)
         assert torch.equal(one.targets, other.targets)
+
+
+class Labels(Dataset[Any]):
+    def __init__(self, label: Any):
+        self.label = label
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.zeros(1, 2, 2, dtype=torch.uint8), self.label(row)
+
+
+@pytest.mark.parametrize(
+    ("label", "kind"),
+    [
+        (float, torch.float64),
+        (lambda row: torch.tensor([float(row)]), torch.float64),
+        (lambda row: np.array([[row]], dtype=np.int32), torch.int64),
+        (np.int32, torch.int64),
+    ],
+    ids=["number", "tensor of shape (1,)", "array of shape (1, 1)", "scalar of NumPy"],
+)
+def test_a_label_is_a_number_in_whatever_form_the_dataset_gives_it(label: Any, kind: torch.dtype) -> None:
+    feed = loader_feed(Labels(label), np.arange(128), SampleOrder(128, 64, 0), tiny_settings(), rank())
+    for batch in feed.batches(0, 0):
+        assert (batch.targets.shape, batch.targets.dtype) == ((64,), kind)
+        assert batch.targets.tolist() == batch.rows.tolist()

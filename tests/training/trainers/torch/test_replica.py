@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as functional
 from small_runs import LINEAR, tiny_settings, write_recipe
 
+from evergreen import Digits, Recipe
 from training.checkpoints.state_copies import StateCopies
 from training.checkpoints.weights import weights_digest
 from training.data.dataset import Columns, open_columns
@@ -370,3 +371,78 @@ def test_a_short_share_of_a_step_has_no_pass_of_one_row(replica: Callable[..., R
     assert made.passes_of(rows) == max(1, rows // 2)
     shards = replica(NORMED, virtual_shards=4, accumulation_steps=2, global_batch_size=16)
     assert shards.passes_of(rows) == min(2, max(1, rows // 2))
+
+
+class Picked(torch.nn.Linear):
+    """A classifier with an integer parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.index = torch.nn.Parameter(torch.arange(10), requires_grad=False)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.flatten(1))[:, self.index]
+
+
+class Counting(torch.nn.Linear):
+    """A classifier that changes some of its buffers in each pass, by content."""
+
+    calls: torch.Tensor
+    first: torch.Tensor | None = None  # sum of the inputs of the first pass
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.register_buffer("lowest", torch.full((2,), torch.finfo(torch.float32).min))
+        self.register_buffer("infinite", torch.full((2,), -torch.inf))
+        self.register_buffer("schedule", torch.tensor([1 / 3, 2 / 3], dtype=torch.float64))
+        self.register_buffer("seen", torch.tensor(5))
+        self.register_buffer("far", torch.tensor([-3, 2**62], dtype=torch.int64))
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("used", torch.tensor(False))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.first = inputs.sum() if self.first is None else self.first
+                self.get_buffer("seen").add_((inputs > 0).sum())
+                self.get_buffer("mean").copy_(inputs.mean())
+                self.get_buffer("far").sub_(2**53 + 1)
+                self.get_buffer("used").copy_(inputs.sum() == self.first)
+                self.calls = self.calls + 1  # another tensor
+        return super().forward(inputs.flatten(1))
+
+
+def replica_of(
+    module: Callable[[], torch.nn.Module], version: DatasetVersion, kind: type[Replica], **training: Any
+) -> Replica:
+    recipe = Recipe("own", "for a test", Digits(), build_model=lambda _, __: module())
+    settings = tiny_settings(training={"augment": False, **PLAIN, **training})
+    return kind(recipe, version, settings, Ranks.of_this_process(use_gpu=False), total_steps=100)
+
+
+def test_a_model_may_have_an_integer_parameter(small_version: DatasetVersion, columns: Columns) -> None:
+    found = replica_of(Picked, small_version, Replica)
+    before = found.module.get_parameter("weight").clone()
+    found.step(batch(columns), 0, 0)
+    assert not torch.equal(found.module.get_parameter("weight"), before)
+
+
+def test_virtual_shards_average_statistics_and_keep_other_buffers(
+    small_version: DatasetVersion, columns: Columns
+) -> None:
+    """A buffer that no pass changes keeps its bits; a counter is that of the first shard, however many workers."""
+    made = replica_of(Counting, small_version, ShardedReplica, virtual_shards=3)
+    given = replace(batch(columns, range(30)), pieces=(10, 10, 10))
+    inputs = made.inputs.augmented(given.inputs, given.rows, 0)
+    before = {name: each.clone() for name, each in made.module.named_buffers()}
+    made.step(given, 0, 0)
+    after = dict(made.module.named_buffers())
+    for name in ("lowest", "infinite", "schedule"):
+        assert torch.equal(after[name], before[name])
+    assert after["seen"] == 5 + (inputs[:10] > 0).sum()
+    assert after["far"].tolist() == [-3 - 2**53 - 1, 2**62 - 2**53 - 1]
+    assert after["calls"] == 1
+    assert after["used"]  # true in the first shard alone
+    means = [part.mean() for part in inputs.split(10)]
+    assert after["mean"].item() == pytest.approx((sum(means) / 3).item(), rel=1e-6)

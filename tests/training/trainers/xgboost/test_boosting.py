@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from training.attempts.metrics import MetricsFile
 from training.data.dataset import open_columns
 from training.errors import SettingError, TrainingError
 from training.records import DatasetVersion, TableColumn, TableSchema
-from training.settings.schema import Settings
+from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
@@ -25,6 +26,7 @@ from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost import trainer
 from training.trainers.xgboost.boosting import build_boosting, first_rounds
+from training.trainers.xgboost.settings import XGBoostSettings
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +178,15 @@ def test_planning_imports_no_xgboost() -> None:
         "trainer_named('xgboost'); format_named('xgboost_ubj'); sys.exit('xgboost' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_gpus_are_not_used_by_an_xgboost_without_cuda(tables: dict[str, DatasetVersion]) -> None:
+    settings = Settings(training=XGBoostSettings(), scaling=ScalingSettings(use_gpu="yes"))
+    with patch.object(xgboost, "build_info", return_value={"USE_CUDA": False}):
+        assert not settings.training.can_use_gpus
+        with pytest.raises(
+            SettingError, match=r"scaling\.use_gpu: this XGBoost was built without CUDA.*use_gpu=no"
+        ):
+            trainer.check_dataset(settings, tables["regression"])
+    with patch.object(xgboost, "build_info", return_value={"USE_CUDA": True}):
+        trainer.check_dataset(settings, tables["regression"])

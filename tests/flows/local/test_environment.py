@@ -1,0 +1,34 @@
+"""A process that works in several homes, one after the other, keeps Prefect's state in the home at hand."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_TWO_HOMES = """
+import os, sys
+from pathlib import Path
+from flows.local.environment import prepare
+from training.storage.paths import Home
+for place in sys.argv[1:]:
+    prepare(Home(Path(place)))
+    print(os.environ["PREFECT_HOME"], os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"])
+"""
+
+
+@pytest.mark.parametrize("chosen", [None, "/srv/prefect"])
+def test_the_home_of_a_later_call_replaces_that_of_an_earlier_call(
+    chosen: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "none.toml"))
+    if chosen is not None:
+        monkeypatch.setenv("PREFECT_HOME", chosen)
+    places = [str(tmp_path / name) for name in "aba"]
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_HOMES, *places], capture_output=True, text=True, check=True
+    )
+    expected = [f"{chosen or place + '/prefect'} true" for place in places]
+    assert done.stdout.splitlines() == expected

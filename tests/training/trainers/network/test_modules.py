@@ -1,0 +1,42 @@
+"""A model whose state no file of weights can hold is refused before it trains."""
+
+import pytest
+import torch
+from torch import nn
+
+from evergreen import Digits, Recipe
+from training.errors import TrainingError
+from training.trainers.network.modules import build_module
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        del state
+
+
+def recipe_of(layer: nn.Module) -> Recipe:
+    def build_model(_: tuple[int, ...], __: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), layer)
+
+    return Recipe("stateful", "for a test", Digits(), build_model=build_model)
+
+
+def test_state_that_is_no_tensor_is_refused() -> None:
+    said = "recipe stateful: the state of its model has 1._extra_state, of the type dict.*register_buffer"
+    with pytest.raises(TrainingError, match=said):
+        build_module(recipe_of(Extra(64, 10)), (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("kind", [torch.complex128, torch.complex64, torch.float64, torch.int16, torch.bool])
+def test_a_tensor_is_refused_if_safetensors_can_not_hold_it(kind: torch.dtype) -> None:
+    layer = nn.Linear(64, 10)
+    layer.register_buffer("phases", torch.zeros(3, dtype=kind))
+    recipe = recipe_of(layer)
+    if kind is not torch.complex128:
+        build_module(recipe, (1, 8, 8), 10)
+        return
+    with pytest.raises(TrainingError, match=r"has 1\.phases, a tensor of torch\.complex128.*complex64"):
+        build_module(recipe, (1, 8, 8), 10)

@@ -1,0 +1,26 @@
+"""The address at which other machines reach this one."""
+
+import socket
+
+INTERFACE = "GLOO_SOCKET_IFNAME"  # a worker's variable with the name of the interface, which gloo reads
+
+
+def own_address(interface: str | None) -> str:
+    """The address of `interface` on this machine: one name, such as eth0, or several with commas between them.
+
+    Of several addresses, an IPv4 address comes first. Without such an interface here, as for None and for a pattern
+    that only NCCL understands, this is the address by which Ray knows this machine.
+    """
+    import psutil
+    import ray.util
+
+    interfaces = psutil.net_if_addrs()
+    found = [
+        each.address
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for name in (interface or "").split(",")
+        for each in interfaces.get(name, ())
+        if each.family is family and "%" not in each.address  # IPv6 for this link alone
+    ]
+    node: str = found[0] if found else ray.util.get_node_ip_address()
+    return node
