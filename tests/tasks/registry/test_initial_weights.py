@@ -152,7 +152,9 @@ def test_a_file_that_changed_after_planning_is_refused(home: Home, parent: Candi
 
 
 @pytest.mark.extended
-def test_test_rows_that_the_initial_weights_know_are_left_out(home: Home, parent: Candidate) -> None:
+def test_test_rows_that_the_initial_weights_know_are_left_out(
+    home: Home, parent: Candidate, tmp_path: Path
+) -> None:
     """Under another model name, so that there is no champion whose training rows would be left out."""
     one = trained_candidate(home, data={"test_share": 0.4}, seed=5, epochs=1, init_from="champion").under(
         "fresh"
@@ -170,7 +172,7 @@ def test_test_rows_that_the_initial_weights_know_are_left_out(home: Home, parent
     client = connect(None, home)
     run_id = open_run(client, one.plan)
     record_training_rows(client, run_id, one.plan, one.version)
-    recorded = np.load(client.download_artifacts(run_id, TRAINING_ROWS))
+    recorded = np.load(client.download_artifacts(run_id, TRAINING_ROWS, str(tmp_path)))
     assert np.array_equal(recorded, np.union1d(known, known_rows(one.version, "train")))
     # The rows of a file's weights are not known.
     shutil.rmtree(Path(evaluation.predictions).parent)

@@ -12,7 +12,6 @@ import torch  # noqa: TID253 - imported by processes that train
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer  # noqa: TID253
 from lightning.pytorch.callbacks import (  # noqa: TID253
     BaseFinetuning,
-    BatchSizeFinder,
     Callback,
     EarlyStopping,
     LearningRateFinder,
@@ -136,7 +135,7 @@ class Fitting(Callback):
                     f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
                     "each epoch is trained, and training.select=best keeps the weights of the best"
                 )
-            if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+            if isinstance(callback, LearningRateFinder):
                 raise TrainingError(
                     f"configure_callbacks returns {type(callback).__name__}, which trainer lightning does not support: "
                     "it would train before the first step, and find other values in each training. Search once, by "
