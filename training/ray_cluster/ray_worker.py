@@ -1,6 +1,10 @@
 """Entry point of a Ray Train worker: set up logs and stacks of this process, then run the job's trainer."""
 
 import faulthandler
+import multiprocessing.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from training.attempts.heartbeat import STACKS_SIGNAL
@@ -23,6 +27,22 @@ def run_ray_worker(config: dict[str, Any]) -> None:
         with recorded(log_file), (here.paths.stacks / f"rank-{ranks.rank}.txt").open("w") as stacks:
             faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
             try:
-                trainer_named(here.settings.trainer).run_worker(here, ranks, node)
+                with _sockets_removed() if here.feed == "loader" else nullcontext():
+                    trainer_named(here.settings.trainer).run_worker(here, ranks, node)
             finally:
                 faulthandler.unregister(STACKS_SIGNAL)
+
+
+@contextmanager
+def _sockets_removed() -> Iterator[None]:
+    """After the block, remove the folder in which this process's loader processes have sockets.
+
+    A process that ends by itself removes this folder, but Ray kills its workers.
+    """
+    folder = (
+        multiprocessing.util.get_temp_dir()
+    )  # made before the loader processes, which then use the same folder
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
