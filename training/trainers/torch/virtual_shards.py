@@ -83,7 +83,7 @@ class ShardedReplica(Replica):
     def _gradients(self) -> OrderedSum:
         if self._sum is None:
             size = sum(part.numel() for part in self._trained())
-            size += sum(_sent_numbers(buffer) for buffer in self.module.buffers())
+            size += sum(_sent_numbers(_real(buffer)) for buffer in self.module.buffers())
             self._sum = OrderedSum(self.ranks, self.shards, size)
         return self._sum
 
@@ -106,7 +106,7 @@ class ShardedReplica(Replica):
         buffers = [
             part
             for buffer, old in zip(self.module.buffers(), before, strict=True)
-            for part in _to_send(buffer, old, shard)
+            for part in _to_send(_real(buffer), _real(old), shard)
         ]
         torch.cat([part.detach().flatten().float() for part in [*grads, *buffers]], out=vector)
         self.optimizer.zero_grad(set_to_none=True)
@@ -119,8 +119,8 @@ class ShardedReplica(Replica):
             parameter.grad = _laid_out(total[start:stop], parameter)
             start = stop
         for buffer, old in zip(self.module.buffers(), before, strict=True):
-            stop = start + _sent_numbers(buffer)
-            buffer.copy_(_received(total[start:stop], old, self.shards))
+            stop = start + _sent_numbers(_real(buffer))
+            _real(buffer).copy_(_received(total[start:stop], _real(old), self.shards))
             start = stop
 
     def _in_order(self, mine: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
@@ -135,10 +135,13 @@ class ShardedReplica(Replica):
         return total
 
 
+def _real(buffer: torch.Tensor) -> torch.Tensor:
+    """The buffer, with complex numbers as pairs of real numbers in the same memory."""
+    return torch.view_as_real(buffer) if buffer.is_complex() else buffer
+
+
 def _sent_numbers(buffer: torch.Tensor) -> int:
     """How many numbers of float32 each shard sends for a buffer."""
-    if buffer.is_complex():
-        return 0
     if buffer.is_floating_point():
         return buffer.numel() + 1
     return buffer.numel() * (1 if buffer.dtype is torch.bool else _PIECES)
@@ -150,8 +153,6 @@ def _to_send(buffer: torch.Tensor, old: torch.Tensor, shard: int) -> list[torch.
     Of a floating-point buffer these are its values, and 1 if they differ from `old`, else 0. Of integers, the first
     shard alone sends the values, in pieces of 24 bits, which float32 holds exactly.
     """
-    if buffer.is_complex():
-        return []
     if buffer.is_floating_point():
         return [buffer, (words(buffer) != words(old)).any()]
     if buffer.dtype is torch.bool:
@@ -164,10 +165,8 @@ def _received(sums: torch.Tensor, old: torch.Tensor, shards: int) -> torch.Tenso
     """The value of a buffer after a step, from the sums over all shards of what :func:`_to_send` gave.
 
     For running statistics the mean over the shards; but `old` if no shard changed the buffer, as a mean could round.
-    For integers the value of the first shard, as DDP keeps that of the first rank. Complex numbers stay as they were.
+    For integers the value of the first shard, as DDP keeps that of the first rank.
     """
-    if old.is_complex():
-        return old
     if old.is_floating_point():
         mean = (sums[:-1] / shards).view_as(old).to(old.dtype)
         return torch.where(sums[-1] > 0, mean, old)

@@ -399,6 +399,7 @@ class Counting(torch.nn.Linear):
         self.register_buffer("far", torch.tensor([-3, 2**62], dtype=torch.int64))
         self.register_buffer("calls", torch.tensor(0))
         self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
         self.register_buffer("used", torch.tensor(False))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -407,6 +408,7 @@ class Counting(torch.nn.Linear):
                 self.first = inputs.sum() if self.first is None else self.first
                 self.get_buffer("seen").add_((inputs > 0).sum())
                 self.get_buffer("mean").copy_(inputs.mean())
+                self.get_buffer("phase").fill_(1j * inputs.mean())
                 self.get_buffer("far").sub_(2**53 + 1)
                 self.get_buffer("used").copy_(inputs.sum() == self.first)
                 self.calls = self.calls + 1  # another tensor
@@ -446,3 +448,4 @@ def test_virtual_shards_average_statistics_and_keep_other_buffers(
     assert after["used"]  # true in the first shard alone
     means = [part.mean() for part in inputs.split(10)]
     assert after["mean"].item() == pytest.approx((sum(means) / 3).item(), rel=1e-6)
+    assert after["phase"].imag.tolist() == pytest.approx([after["mean"].item()] * 2, rel=1e-6)
