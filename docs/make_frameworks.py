@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import get_args
 
 from tasks.checks.library_check import libraries_of
-from training.recipe import BUILT_IN, Recipe, RecipeRef, load
+from training.recipe import BUILT_IN, Recipe, load
+from training.recipe_sources import RecipeRef
 from training.seams import TRAINERS, extra_of
 from training.settings.schema import ScalingSettings, Settings, section_of_trainer
 from training.settings.sections import TrainerSettings

@@ -3,11 +3,15 @@
 evergreen predict digits IMAGES OUTPUT.parquet
 """
 
+from typing import Any
+
 from prefect import flow
 from pydantic import SecretStr
 
+from flows.local.finished_work import done, with_result
 from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import predict as step
+from tasks.flow_retries import retried_if_transient
 from tasks.predict import PredictionSummary
 from tasks.step import without_secrets
 from training.redaction import shown
@@ -42,8 +46,8 @@ def predict(
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.
     """
-    with sigterm_ends_flow(), without_secrets():
-        return step.predict(
+    with sigterm_ends_flow(), retried_if_transient(), without_secrets():
+        made = step.predict(
             str(home(for_run=False).root),
             model,
             input,
@@ -55,3 +59,12 @@ def predict(
             shown(tracking_uri),
             ray,
         )
+    return done(made)
+
+
+def predicted(model: str, input: str, output: str, **options: Any) -> PredictionSummary:
+    """Run the flow; returns the summary also when the flow fails after the predictions were written."""
+    made: PredictionSummary = with_result(
+        lambda: predict(model, input, output, **options), f"{model}: the prediction"
+    )
+    return made

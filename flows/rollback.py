@@ -3,19 +3,15 @@
 evergreen rollback digits --why "wrong on new cameras"
 """
 
-import logging
-
 from prefect import flow
 from pydantic import SecretStr
 
+from flows.local.finished_work import done, with_result
 from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import rollback as step
 from tasks.step import without_secrets
-from training.redaction import redact, shown
+from training.redaction import shown
 from training.storage.paths import home
-
-log = logging.getLogger("evergreen.rollback")
-_made: list[tuple[str, str]] = []
 
 
 # No retries, also where Prefect's settings give flows some: a retry of a rollback that was done would fail.
@@ -32,9 +28,7 @@ def rollback(
         to: Number of a version that was champion; empty: the champion before.
     """
     with sigterm_ends_flow(), without_secrets():
-        moved = step.rollback(str(home(for_run=False).root), model, why, shown(tracking_uri), to)
-    _made[:] = [moved]
-    return moved
+        return done(step.rollback(str(home(for_run=False).root), model, why, shown(tracking_uri), to))
 
 
 def rolled_back(
@@ -44,13 +38,4 @@ def rolled_back(
 
     Prefect's server may be away when the flow run ends; the rollback is done then.
     """
-    _made.clear()
-    try:
-        return rollback(model, why, tracking_uri, to)
-    except Exception as error:
-        if not _made:
-            raise
-        log.warning(
-            "%s: the rollback is done, but Prefect did not record its end: %s", model, redact(str(error))
-        )
-        return _made[0]
+    return with_result(lambda: rollback(model, why, tracking_uri, to), f"{model}: the rollback")

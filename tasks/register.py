@@ -27,20 +27,20 @@ from tasks.registry.aliases import (
     champion_of,
     check_compared_with,
     delete_duplicates,
-    finish_rollback,
     keep_as_challenger,
     load_version,
     move_alias,
-    read_decisions,
     refuse_rolled_back,
     version_tags,
     was_rolled_back,
 )
+from tasks.registry.decisions import read_decisions
 from tasks.registry.descriptions import describe_model, describe_version, version_description
 from tasks.registry.initial_weights import inputs_tags
 from tasks.registry.lock import Lease, registry_lock
 from tasks.registry.own_digests import OwnDigests, adopt_digests, announce_digests
 from tasks.registry.reign import settle_standing, take_looks
+from tasks.registry.rollback import finish_rollback
 from tasks.registry.safe_loading import (
     FILE_TAG,
     METADATA_TAG,

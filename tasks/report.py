@@ -19,10 +19,12 @@ from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
 from tasks.flow_runs import artifact_key
 from tasks.registry.unjudged import is_judged_elsewhere
-from tasks.report_page import ReportInputs, markdown, render, short_markdown
+from tasks.report_page.artifact import markdown, short_markdown
 from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
 from tasks.report_page.figures import prediction_grid
+from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.links import where_to_look
+from tasks.report_page.page import render
 from tasks.report_page.sections import figures
 from tasks.run_words import words_of
 from tasks.step import step

@@ -6,14 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.gate import same_policy
-from tasks.registry.aliases import (
-    CHAMPION,
-    WEIGHTS_TAG,
-    alias_of,
-    champion_of,
-    find_version,
-    unfinished_rollback,
-)
+from tasks.registry.aliases import CHAMPION, WEIGHTS_TAG, alias_of, champion_of, find_version
+from tasks.registry.rollback import unfinished_rollback
 from tasks.report_page.wording import summary
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_once, experiment_name
 from training.plan import RunPlan

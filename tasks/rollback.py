@@ -6,8 +6,8 @@ Fails with SettingError when there is no version to return to, and with Resource
 import logging
 from pathlib import Path
 
-from tasks.registry.aliases import roll_back
 from tasks.registry.lookup import check_can_return
+from tasks.registry.rollback import roll_back
 from tasks.step import step
 from tasks.trackers.embedded_store import check_not_moved
 from tasks.trackers.mlflow_run import connect

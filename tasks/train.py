@@ -20,7 +20,7 @@ from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import MetricsFile, Point
 from training.plan import RunPlan
-from training.recipe import keep_copy
+from training.recipe_copy import keep_copy
 from training.records import DatasetVersion, Release, TrainedModel
 from training.storage.files import sweep
 from training.storage.paths import Home, RunPaths

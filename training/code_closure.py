@@ -110,11 +110,12 @@ def _is_text(node: Any) -> bool:
 def _without_types(nodes: Iterable[Any]) -> Iterator[Any]:
     """`nodes` with the statements of `else:` in the place of an `if TYPE_CHECKING:`, since only these execute."""
     for node in nodes:
-        if _is_for_type_checkers(node):
+        if is_for_type_checkers(node):
             yield from _without_types(node.orelse)
         else:
             yield node
 
 
-def _is_for_type_checkers(node: Any) -> bool:
+def is_for_type_checkers(node: Any) -> bool:
+    """Whether a node of a syntax tree is `if TYPE_CHECKING:`, whose body never executes."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

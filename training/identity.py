@@ -13,7 +13,7 @@ from training.data.row_kinds import PREPROCESSING_MODULES
 from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.libraries import library_versions
 from training.problems.objectives import objective_module
-from training.recipe import RecipeRef
+from training.recipe_sources import RecipeRef
 from training.records import ProblemName, SourceFiles
 from training.settings.schema import DataSettings, Settings, TrainerName
 from training.storage.files import digest_json
@@ -39,7 +39,7 @@ def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings)
     With a function `transform_rows`, the versions of the recipe's libraries count, since the function may call them.
 
     Raises :class:`training.errors.SettingError` for settings, a problem or preprocessors that this kind of source does
-    not have.
+    not have, and :class:`training.errors.DataError` for images of a single class between which to choose.
     """
     transform = digest_json([ref.transform, library_versions(ref)]) if ref.transform else ""
     found = versions.fingerprint(files, settings, ref.problem, transform)

@@ -9,17 +9,22 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
 
-from training.recipe import RecipeRef
+from training.code_closure import is_for_type_checkers
+from training.python_files import python_files
+from training.recipe_sources import RecipeRef, recipe_folders
 
 ALWAYS = ("torch", "torchvision", "numpy")  # recorded even if not imported; CPU and GPU builds count as equal
 _OURS = {"evergreen", "training", "tasks", "flows"}
+_INSTALLED = ("site-packages", "dist-packages")
 _IMPORTERS = {"import_module", "__import__"}
 
 
@@ -28,8 +33,9 @@ def library_versions(ref: RecipeRef, more: tuple[str, ...] = ()) -> dict[str, st
 
     `more` names packages that count as well, such as those of the recipe's trainer.
 
-    An editable installation keeps its version when its code changes, and a package without a distribution has no
-    version: for both, the value is a digest of their Python files, as `sha256:...`.
+    An editable installation keeps its version when its code changes, and so does a package of which the import path
+    has another copy first; a package without a distribution has no version. For these, the value is a digest of their
+    Python files, as `sha256:...`.
     """
     sources = [file for file in map(Path, ref.files) if file.suffix == ".py"]
     names = set(more) | {
@@ -50,8 +56,11 @@ def _beside(ref: RecipeRef, sources: list[Path]) -> set[str]:
 
 
 def imported_packages(source: str) -> set[str]:
-    """Top-level names of all modules that Python source imports, without relative imports."""
-    return _packages(ast.walk(ast.parse(source)))
+    """Top-level names of all modules that Python source imports, without relative imports.
+
+    Imports below `if TYPE_CHECKING:`, which are for type checkers alone, are left out.
+    """
+    return _packages(_executed(ast.parse(source), _for_type_checkers))
 
 
 def needed_packages(source: str) -> set[str]:
@@ -59,24 +68,28 @@ def needed_packages(source: str) -> set[str]:
 
     These are imported below `if TYPE_CHECKING:`, or in a `try` block that is followed by `except ImportError`.
     """
-    return _packages(_needed(ast.parse(source)))
+    return _packages(_executed(ast.parse(source), lambda node: [*_for_type_checkers(node), *_tried(node)]))
 
 
 def _packages(nodes: Iterable[ast.AST]) -> set[str]:
     return {name.partition(".")[0] for node in nodes for name in _imports(node)} - {""}
 
 
-def _needed(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and the nodes below it, without optional blocks."""
+def _executed(node: ast.AST, left_out: Callable[[ast.AST], Sequence[ast.stmt]]) -> Iterator[ast.AST]:
+    """The node and the nodes below it, without the statements that `left_out` returns for a node."""
     yield node
-    optional: list[ast.stmt] = []
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        optional = node.body
-    if isinstance(node, ast.Try) and any(map(_catches_import_error, node.handlers)):
-        optional = node.body
+    without = left_out(node)
     for child in ast.iter_child_nodes(node):
-        if child not in optional:
-            yield from _needed(child)
+        if child not in without:
+            yield from _executed(child, left_out)
+
+
+def _for_type_checkers(node: ast.AST) -> Sequence[ast.stmt]:
+    return node.body if isinstance(node, ast.If) and is_for_type_checkers(node) else ()
+
+
+def _tried(node: ast.AST) -> Sequence[ast.stmt]:
+    return node.body if isinstance(node, ast.Try) and any(map(_catches_import_error, node.handlers)) else ()
 
 
 def _catches_import_error(handler: ast.ExceptHandler) -> bool:
@@ -107,7 +120,7 @@ def _versions(package: str) -> dict[str, str]:
     for name in _distributions().get(package, ()):
         with suppress(importlib.metadata.PackageNotFoundError):  # its metadata folder has another name
             distribution = importlib.metadata.distribution(name)
-            found[name] = _digest(package) if _is_editable(distribution) else distribution.version
+            found[name] = distribution.version if _is_installed(package, distribution) else _digest(package)
     if not found and (digest := _digest(package)):
         found[package] = digest
     return {name: value for name, value in found.items() if value}
@@ -119,20 +132,36 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
-    """Whether the distribution is an editable installation, as its `direct_url.json` says (PEP 610)."""
+def _is_installed(package: str, distribution: importlib.metadata.Distribution) -> bool:
+    """Whether `import package` takes the files that the distribution installed, so that its version describes them.
+
+    This is not so for an editable installation, as `direct_url.json` says (PEP 610); for a folder of sources with
+    metadata, which has no list `RECORD` of installed files (Debian's packages have none either); and if another folder
+    of the import path comes first.
+    """
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
-    return bool(origin.get("dir_info", {}).get("editable"))
+    root = os.path.realpath(str(distribution.locate_file("")))
+    is_sources = distribution.read_text("RECORD") is None and Path(root).name not in _INSTALLED
+    if origin.get("dir_info", {}).get("editable") or is_sources:
+        return False
+    # Without the folders of recipes that this process has loaded, whose own helper files are no libraries.
+    spec = PathFinder.find_spec(package, [entry for entry in sys.path if Path(entry) not in recipe_folders])
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), *filter(None, [spec.origin])]
+    roots = (str(distribution.locate_file("")), root)  # a tool may install packages as links into a cache
+    found = {place for given in places for place in (given, os.path.realpath(given))}
+    return not places or any(Path(place).is_relative_to(one) for place in found for one in roots)
 
 
 def _digest(package: str) -> str:
     """sha256 over the Python files of a top-level package or module; empty if there are no such files."""
-    spec = importlib.util.find_spec(package)
+    spec = None
+    with suppress(ValueError):  # of a module that a program made without a file
+        spec = importlib.util.find_spec(package)
     if spec is None:
         return ""
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     files = [
-        (file.relative_to(folder).as_posix(), file) for folder in folders for file in folder.rglob("*.py")
+        (file.relative_to(folder).as_posix(), file) for folder in folders for file in python_files(folder)
     ]
     if not folders and spec.origin and Path(spec.origin).is_file():
         files = [(Path(spec.origin).name, Path(spec.origin))]

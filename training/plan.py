@@ -10,8 +10,11 @@ from training.data.sources.locate import check_has_target, open_path, with_numbe
 from training.errors import SettingError
 from training.initial_weights import CHAMPION, InitialWeights, Start
 from training.problems.objectives import objective_named
-from training.recipe import BUILT_IN, Recipe, RecipeRef, changed_files
+from training.recipe import BUILT_IN, Recipe
+from training.recipe_copy import changed_files
+from training.recipe_sources import RecipeRef
 from training.records import DatasetVersion, Record, SourceFiles
+from training.redaction import redact
 from training.settings.schema import Settings
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
@@ -175,15 +178,16 @@ def _forced_start(
     return None if start is None else start.weights, secrets.token_hex(8)
 
 
-def recipe_argument(home: Home, recipe: str, run_key: str) -> str:
-    """The recipe argument of a command line for a run: the name of a built-in recipe, or the path of a user's recipe.
+def arguments_of_run(home: Home, recipe: str, run_key: str) -> list[str]:
+    """The arguments of a command line for a run: the recipe, and the run's `data.path`, which some recipes need.
 
-    The path is `path/to/NAME.py` if the run has no readable plan, or if the recipe file is no longer there.
+    The recipe is the name of a built-in recipe, or the path of a user's recipe: `path/to/NAME.py` if the run has no
+    readable plan, or if the recipe file is no longer there.
     """
     run = home.run(recipe, run_key)
     plan = find_record(run.ingredients, RunPlan, run.root.name)
     path = Path(plan.recipe.path if plan is not None else "")
     foreign = path.is_file() and path.parent != Path(__file__).parent / "recipes"
-    if recipe in BUILT_IN and not foreign:
-        return recipe
-    return str(path) if foreign else f"path/to/{recipe}.py"
+    named = str(path) if foreign else recipe if recipe in BUILT_IN else f"path/to/{recipe}.py"
+    data = plan.settings.data.path if plan is not None else None
+    return [named] if data is None else [named, "--set", redact(f"data.path={data}")]

@@ -11,7 +11,7 @@ from typing import Any
 from tasks import evaluate, register, report
 from tasks.download import fetch
 from tasks.preflight import preflight
-from tasks.report_page import render
+from tasks.report_page.page import render
 from tasks.report_page.sections import figures
 from tasks.reuse import find_release
 from tasks.trackers.mlflow_run import close_run, connect_patiently, open_run, record_inputs

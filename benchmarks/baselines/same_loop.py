@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.baselines.torchrun import run
 from training.attempts.fence import Fence
 from training.attempts.job import TrainingJob
-from training.recipe import keep_copy
+from training.recipe_copy import keep_copy
 from training.records import TrainedModel
 from training.supervision.launch import finished
 

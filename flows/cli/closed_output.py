@@ -1,10 +1,12 @@
 """Replaces standard output and standard error, so that a closed pipe (`| head`) or stream does not end the command.
 
 Further text is discarded, and the command continues: a training is not lost, and an error still ends the command
-with the exit status of the error.
+with the exit status of the error. Standard error also discards what a full disk does not take. Characters that the
+stream's encoding lacks are written as escapes.
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -16,10 +18,14 @@ _NO_READER = (errno.EPIPE, errno.EIO)  # EIO: of a terminal that was closed, as 
 
 
 class Output:
-    """A stream that discards all text once its pipe or terminal was closed; `is_closed` is then true."""
+    """A stream that discards all text once its pipe or terminal was closed; `is_closed` is then true.
 
-    def __init__(self, stream: TextIO):
+    Other errors of the stream, such as that of a full disk, are raised if `raises`; otherwise, the text is lost.
+    """
+
+    def __init__(self, stream: TextIO, *, raises: bool):
         self._stream = stream
+        self._raises = raises
         self.is_closed = False
 
     def write(self, text: str) -> int:
@@ -41,10 +47,11 @@ class Output:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NO_READER:
+            if error.errno in _NO_READER:
+                self.is_closed = True
+                self._discard()
+            elif self._raises:
                 raise
-            self.is_closed = True
-            self._discard()
 
     def _discard(self) -> None:
         """Send what the stream still buffers, and all later text, to the null device."""
@@ -62,7 +69,9 @@ def lenient_output() -> Iterator[Output]:
     with ExitStack() as stack:
         # Python has None for a stream that was closed when the process began.
         open_ = [one or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for one in before]
-        output, errors = (Output(one) for one in open_)
+        for one in open_:
+            stack.enter_context(_escaping(one))
+        output, errors = Output(open_[0], raises=True), Output(open_[1], raises=False)
         sys.stdout, sys.stderr = cast("TextIO", output), cast("TextIO", errors)
         try:
             yield output
@@ -71,3 +80,17 @@ def lenient_output() -> Iterator[Output]:
                 with suppress(OSError):  # such as of a full disk, which the command has reported
                     one.flush()
             sys.stdout, sys.stderr = before
+
+
+@contextmanager
+def _escaping(stream: TextIO) -> Iterator[None]:
+    """In the block, write a character that the stream's encoding lacks as an escape instead of raising an error."""
+    if not isinstance(stream, io.TextIOWrapper) or stream.errors != "strict":
+        yield
+        return
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):  # a full disk; a stream that was closed meanwhile
+            stream.reconfigure(errors="strict")

@@ -10,7 +10,8 @@ from flows.cli.output import say
 from training.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from training.recipe import Recipe, RecipeRef
+    from training.recipe import Recipe
+    from training.recipe_sources import RecipeRef
 
 
 @click.command

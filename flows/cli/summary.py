@@ -107,7 +107,7 @@ def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str
     problem = problem_with_metric(metrics)
     metric, spell = problem.metric, problem.spell
     value, low, high = (spell(metrics[name]) for name in (metric, f"{metric}_low", f"{metric}_high"))
-    text = f"{value}  ({low} to {high} at {confidence:.0%})"
+    text = f"{value}  ({low} to {high} at {100 * confidence:.6g} %)"
     if f"champion_{metric}" in metrics:
         text += f"   champion {spell(metrics[f'champion_{metric}'])}"
     scores = [(problem.metric_word, text), *problem.further_scores(metrics)]

@@ -138,13 +138,10 @@ def predict(
     }
 
     def as_flow() -> "PredictionSummary":
-        from flows.predict import predict as flow
+        from flows.predict import predicted
         from training.redaction import hidden
 
-        recorded: PredictionSummary = flow(
-            model, str(input), str(output), **chosen | {"tracking_uri": hidden(tracking_uri)}
-        )
-        return recorded
+        return predicted(model, str(input), str(output), **chosen | {"tracking_uri": hidden(tracking_uri)})
 
     def as_function() -> "PredictionSummary":
         from tasks.predict import predict as step

@@ -7,8 +7,9 @@ from pathlib import Path
 from training.errors import SettingError
 from training.libraries import imported_packages, needed_packages
 from training.plan import RunPlan
-from training.recipe import Recipe, RecipeRef
+from training.recipe import Recipe
 from training.recipe_metrics import check_library
+from training.recipe_sources import RecipeRef
 from training.seams import EXTRAS, install_command
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named

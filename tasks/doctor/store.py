@@ -35,7 +35,7 @@ from tasks.trackers.mlflow_run import connect
 from tasks.trackers.paged_search import all_pages
 from training.errors import EvergreenError
 from training.http_errors import REFUSED
-from training.plan import recipe_argument
+from training.plan import arguments_of_run
 from training.redaction import redact
 from training.storage.paths import HOME_VARIABLE, Home
 
@@ -309,7 +309,7 @@ def _contents_check(file: Path, store: sqlite3.Connection) -> Check:
 
 
 def _unfinished(home: Home, run: RunningRun) -> Check:
-    recipe = shlex.quote(recipe_argument(home, run.recipe, run.run_key))
+    recipe = shlex.join(arguments_of_run(home, run.recipe, run.run_key))
     return Check(
         name=f"run of {run.recipe}",
         ok=None,

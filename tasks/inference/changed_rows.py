@@ -74,7 +74,7 @@ def function_of(home: Home, tags: Mapping[str, str], name: str) -> RowFunction |
     for run in map(RunPaths, folders):
         plan = find_record(run.ingredients, RunPlan, run.root.name)
         if plan is not None and plan.recipe.transform == digest and run.recipe.is_dir():
-            return recipe_function(plan.recipe, run.recipe)
+            return recipe_function(plan.recipe, run.recipe, any_version=True)
     raise SettingError(
         f"{name}: its recipe's function transform_rows changes the rows before the model takes them, and "
         f"{home.root} has no copy of the recipe of run {key[:12] or '(unknown)'}. Predict in the home that trained the "

@@ -1,5 +1,6 @@
 """Write predictions to disk, atomically: one Parquet file, or a folder of part files."""
 
+import errno
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from training.storage.files import atomic_file, atomic_folder, sync_folder
 _PART = "part-*.parquet"
 _GROUP_BYTES = 32 << 20
 _GROUPS_A_PART = 16
+_OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_LONGEST_NAME = 220  # bytes; file systems allow 255, and a temporary name is longer
 
 
 def is_one_file(output: Path) -> bool:
@@ -36,6 +39,7 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
         raise SettingError(
             f"input: {source} does not exist. Check the spelling, and that the disk is mounted."
         )
+    _check_name(output)
     if source == output or source in output.parents or output in source.parents:
         raise SettingError(
             f"output: {output} and the input {source} lie one inside the other. Give another place."
@@ -45,6 +49,8 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
         if not above.is_dir():
             raise SettingError(f"output: {above} is a file, so there is no {output}. Give another place.")
         return
+    if not (output.is_file() or output.is_dir()):
+        raise SettingError(f"output: {output} is a device or a pipe. Give the name of a file or of a folder.")
     if not overwrite:
         raise SettingError(f"output: {output} exists. Give another name, or allow it with overwrite.")
     if is_one_file(output) != output.is_file():
@@ -54,6 +60,14 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
     if not is_one_file(output) and (foreign := _foreign(output)):
         raise SettingError(
             f"output: {output} holds {foreign}, which is no prediction, so it is not overwritten."
+        )
+
+
+def _check_name(output: Path) -> None:
+    """Refuse a name that is too long for the temporary name made of it."""
+    if (length := len(output.name.encode())) > _LONGEST_NAME:
+        raise SettingError(
+            f"output: the name {output.name} has {length} bytes, more than {_LONGEST_NAME}. Give a shorter name."
         )
 
 
@@ -160,9 +174,21 @@ def _check_still_free(output: Path, overwrite: bool) -> None:
 
 
 def _take_place(done: Path, output: Path) -> None:
+    """Rename `done` to `output`; a failure or a signal between the renames puts the former folder back."""
     old = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.old")
-    if output.exists():
-        output.rename(old)
-    done.rename(output)
+    try:
+        if output.exists():
+            output.rename(old)
+        done.rename(output)
+    except BaseException as error:
+        if put_back := old.exists() and not output.exists():
+            old.rename(output)
+        if isinstance(error, OSError) and error.errno in _OCCUPIED and not put_back:
+            raise SettingError(
+                f"output: another process made {output} meanwhile; it was kept. Give another name."
+            ) from error
+        raise
+    finally:
+        if output.exists():
+            shutil.rmtree(old, ignore_errors=True)
     sync_folder(output.parent)
-    shutil.rmtree(old, ignore_errors=True)

@@ -7,6 +7,8 @@ Parquet file is damaged.
 
 import logging
 import math
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -174,6 +176,11 @@ def _open_file(path: Path) -> Any:
     try:
         content = read_plain(path)
     except (FileNotFoundError, PermissionError) as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise DataError(
+                f"{path}: not on {socket.gethostname()}, although the file was there when the files were listed. "
+                "Keep the input until the command ends; on a cluster, keep it on a disk that all machines share."
+            ) from error
         raise BadImage(f"can't be read ({error.strerror})") from error
     except NotPlainError as error:
         raise BadImage(str(error)) from error

@@ -1,10 +1,6 @@
 """The report of one retraining run: a self-contained HTML page, a short Markdown version, and pictures.
 
-`render` and `markdown` take a :class:`ReportInputs`; :mod:`tasks.report_page.figures` draws pictures for trackers.
+`render` of :mod:`tasks.report_page.page` and `markdown` of :mod:`tasks.report_page.artifact` take a `ReportInputs`;
+:mod:`tasks.report_page.figures` draws pictures for trackers. Commands that only print import
+:mod:`tasks.report_page.wording`, so this file imports nothing: the page takes a tenth of a second to import.
 """
-
-from tasks.report_page.artifact import markdown, short_markdown
-from tasks.report_page.inputs import ReportInputs
-from tasks.report_page.page import render
-
-__all__ = ["ReportInputs", "markdown", "render", "short_markdown"]

@@ -41,7 +41,9 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
     first = 0
     for part in read_parts(version, "test", names):
         here = [row for row in rows if first <= row < first + len(part)]
-        values = _readable(part.take([row - first for row in here]).select(names)).to_pylist()
+        values = _readable(
+            part.take(pa.array([row - first for row in here], pa.int64())).select(names)
+        ).to_pylist()
         found |= {
             row: tuple(_text(one[name], longest) for name in names)
             for row, one in zip(here, values, strict=True)

@@ -5,7 +5,7 @@ import shlex
 from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, ROLLED_BACK_TAG
 from tasks.run_words import words_of_run
 from tasks.trackers.embedded_store import aliases, tags_of_version
-from training.plan import recipe_argument
+from training.plan import arguments_of_run
 from training.records import Release
 from training.storage.paths import home_to_read
 
@@ -20,7 +20,7 @@ def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
     champion, previous = known.get(CHAMPION), known.get(PREVIOUS)
     words = words_of_run(place, release.recipe, release.run_key)
     score = f"evergreen predict {model} {words.row.upper()}S OUT.parquet"
-    plan = f"evergreen plan {shlex.quote(recipe_argument(place, release.recipe, release.run_key))}"
+    plan = shlex.join(["evergreen", "plan", *arguments_of_run(place, release.recipe, release.run_key)])
     commands = [(plan, "what the next run would do, and why")]
     if champion:
         commands.insert(0, (score, f"score {words.row}s with the champion"))

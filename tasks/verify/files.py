@@ -22,7 +22,7 @@ from training.data.dataset import binary_to_numpy
 from training.data.manifest import check_parts, read_parts
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
-from training.recipe import check_copy
+from training.recipe_copy import check_copy
 from training.records import DatasetVersion, Evaluation, Record, Release, ReplayOutcome, Split, TrainedModel
 from training.storage.files import digest_file
 from training.storage.paths import TRAINED
@@ -94,10 +94,12 @@ def columns(run: Evidence) -> Outcome:
 def recipe(run: Evidence) -> Outcome:
     """The run's copy of the recipe has the digest that the plan records."""
     try:
-        check_copy(run.plan.recipe, run.paths.recipe)
+        files = check_copy(run.plan.recipe, run.paths.recipe, any_version=True)
     except SettingError as error:
         return Outcome(False, str(error))
-    return Outcome(True, f"digest {run.plan.recipe.digest[:16]} of {len(run.plan.recipe.files)} files")
+    others = len(run.plan.recipe.files) - len(files)
+    end = f"; {others} of Evergreen's own files, which it uses, have changed since" if others else ""
+    return Outcome(True, f"digest {run.plan.recipe.digest[:16]} of {len(files)} files{end}")
 
 
 def initial_weights(run: Evidence) -> Outcome:

@@ -8,21 +8,20 @@ from tasks.model_formats.base import check_same
 from tasks.registry.aliases import (
     CHALLENGER,
     CHAMPION,
-    NOT_AGAIN,
     PREVIOUS,
     TURN_TAG,
     WEIGHTS_TAG,
-    Decision,
     load_version,
-    read_decisions,
     version_tags,
 )
+from tasks.registry.decisions import Decision, read_decisions
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.part_inputs import input_columns, inputs_of
 from training.data.manifest import read_parts
 from training.errors import DataError, EvergreenError
 from training.recipe import reload_once
+from training.records import NOT_AGAIN
 from training.trainers.base import inspection_of
 
 _ROWS = 64

@@ -17,7 +17,7 @@ from tasks.inference.prediction_files import PredictionWriter
 from tasks.inference.unlabelled_images import Images, find_chunks
 from tasks.problems.classification.outputs import CLASSES_KEY, ClassOutputs
 from tasks.trackers.mlflow_store import connect
-from training.errors import DataError
+from training.errors import DataError, SettingError
 from training.settings.schema import RaySettings
 
 
@@ -175,6 +175,46 @@ def test_the_flow_returns_the_summary(served_home, tmp_path, monkeypatch):
     save(tmp_path / "images", [("0.png", "red top")])
     summary = predict(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
     assert summary.counts["red top"] == summary.rows == 1
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_predictions_are_reported_although_prefects_server_fails_at_their_end(
+    served_home, tmp_path, monkeypatch, caplog
+):
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from flows.predict import predicted
+
+    monkeypatch.setenv("EVERGREEN_HOME", str(served_home.root))
+    save(tmp_path / "images", [("0.png", "red top")])
+    real, refused = SyncPrefectClient.set_flow_run_state, []
+
+    def failing(self, run, state, *given, **options):
+        if state.is_completed() or refused:
+            refused.append(state)
+            raise ConnectionError("the server went away")
+        return real(self, run, state, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SyncPrefectClient, "set_flow_run_state", failing)
+        summary = predicted(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
+    assert refused
+    assert (summary.rows, "the prediction is done" in caplog.text) == (1, True)
+
+
+@pytest.mark.usefixtures("prefect_harness")
+def test_a_permanent_failure_of_a_deployed_prediction_is_not_retried(served_home, tmp_path, monkeypatch):
+    from prefect.client.orchestration import get_client
+
+    from flows.predict import predict
+
+    monkeypatch.setenv("EVERGREEN_HOME", str(served_home.root))
+    deployed = predict.with_options(retries=2, retry_delay_seconds=1)
+    with pytest.raises(SettingError, match="does not exist"):
+        deployed(MODEL, str(tmp_path / "gone"), str(tmp_path / "result.parquet"))
+    with get_client(sync_client=True) as client:
+        newest = max(client.read_flow_runs(), key=lambda run: run.created)
+        assert (newest.run_count, newest.state_name) == (1, "Failed")
 
 
 def test_plain_mlflow_uses_cpus_on_a_machine_with_gpus(served_home, monkeypatch):

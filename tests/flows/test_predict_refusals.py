@@ -1,6 +1,9 @@
 """Batch prediction names what it can't read or write or what the model can't do, and leaves no partial result."""
 
+import errno
 import logging
+import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -125,6 +128,78 @@ def test_an_output_below_a_file_is_refused_before_the_model_is_loaded(predict, t
     with pytest.raises(SettingError, match=f"output: {file} is a file, so there is no {file}/{inside}"):
         predict(tmp_path / "images", file / inside, model="not looked for")
     assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (os.fsdecode(b"caf\xe9.parquet"), "is not UTF-8"),
+        (os.fsdecode(b"caf\xe9/out.parquet"), "is not UTF-8"),
+        (f"{'猫' * 74}.parquet", "has 230 bytes, more than 220"),
+        ("x" * 300, "has more than 255 bytes"),
+    ],
+    ids=["name", "folder", "long", "too long for the file system"],
+)
+def test_an_output_with_an_impossible_name_is_refused_before_the_model_is_loaded(
+    predict, tmp_path, name, why
+):
+    save(tmp_path / "images", [("0.png", "red top")])
+    with pytest.raises(SettingError, match=why):
+        predict(tmp_path / "images", tmp_path / name, model="not looked for")
+
+
+def test_a_device_is_no_output(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top")])
+    with pytest.raises(SettingError, match="/dev/null is a device or a pipe"):
+        predict(tmp_path / "images", "/dev/null", overwrite=True)
+
+
+def test_an_input_file_whose_name_is_not_utf_8_is_refused(predict, tmp_path):
+    save(tmp_path / "images", [("0.png", "red top")])
+    file = (tmp_path / "images" / "0.png").rename(tmp_path / "images" / os.fsdecode(b"caf\xe9.png"))
+    with pytest.raises(SettingError, match=r"input: the path .* is not UTF-8"):
+        predict(file, tmp_path / "result.parquet")
+    with pytest.raises(DataError, match="its name is not UTF-8"):
+        predict(file.parent, tmp_path / "result.parquet")
+
+
+def test_an_image_that_is_not_on_this_machine_is_no_bad_image(tmp_path):
+    """As on a node of a cluster that does not share the disk: `skip_bad` would leave good images out."""
+    save(tmp_path / "images", [("0.png", "red top")])
+    (tmp_path / "images" / "1.png").symlink_to("nowhere")
+    (chunk,) = find_chunks(tmp_path / "images")
+    [batch] = read_chunk(chunk, SHAPE)
+    assert ["can't be read" in error for error in batch["error"]] == [False, True]
+    (tmp_path / "images" / "0.png").unlink()
+    with pytest.raises(
+        DataError, match=r"0\.png: not on .*on a cluster, keep it on a disk that all machines share"
+    ):
+        list(read_chunk(chunk, SHAPE))
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_an_interruption_while_a_folder_is_replaced_keeps_the_former_folder(tmp_path, monkeypatch, replaced):
+    former, rename = tmp_path / "result", Path.rename
+    former.mkdir()
+    (former / "part-00000.parquet").write_text("former")
+
+    def interrupted(path, target):
+        if path.name.endswith(".done"):
+            if replaced:
+                Path(target).mkdir()
+                (Path(target) / "part-00000.parquet").write_text("theirs")
+                raise OSError(errno.ENOTEMPTY, "Directory not empty")
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with (
+        pytest.raises(SettingError if replaced else KeyboardInterrupt),
+        staged(former, overwrite=True) as aside,
+    ):
+        (aside / "part-00000.parquet").write_text("new")
+    assert (former / "part-00000.parquet").read_text() == ("theirs" if replaced else "former")
+    assert [file.name for file in tmp_path.iterdir()] == ["result"]
 
 
 def test_output_of_a_concurrent_process_is_kept(tmp_path):

@@ -18,22 +18,16 @@ import flows.retrain
 from flows.cli.summary import print_preview, print_release
 from flows.preview import preview
 from flows.retrain import retrain
-from tasks.registry.aliases import (
-    CHALLENGER,
-    CHAMPION,
-    NOT_AGAIN,
-    ChampionMovedError,
-    champion_of,
-    read_decisions,
-    roll_back,
-)
+from tasks.registry.aliases import CHALLENGER, CHAMPION, ChampionMovedError, champion_of
+from tasks.registry.decisions import read_decisions
+from tasks.registry.rollback import roll_back
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.history import read_attempts
 from training.data.sources.digits import Digits
 from training.errors import EXIT_RETRY, DataError, ResourceError, SettingError, TrainingError
 from training.plan import RunPlan
-from training.records import DatasetVersion, Evaluation, Release, TrainedModel
+from training.records import NOT_AGAIN, DatasetVersion, Evaluation, Release, TrainedModel
 from training.storage.files import digest_file
 from training.storage.paths import Home
 

@@ -13,19 +13,10 @@ from mlflow.exceptions import MlflowException
 from registered import MODEL
 
 from tasks import rollback as step
-from tasks.registry.aliases import (
-    CHAMPION,
-    PREVIOUS,
-    ROLLBACK_TAG,
-    ROLLED_BACK_TAG,
-    Decision,
-    champion_of,
-    decisions_file,
-    move_alias,
-    read_decisions,
-    record_decision,
-)
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, champion_of, move_alias
+from tasks.registry.decisions import Decision, decisions_file, read_decisions, record_decision
 from tasks.registry.lock import registry_lock
+from tasks.registry.rollback_mark import ROLLBACK_TAG
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError
 from training.storage.paths import Home

@@ -19,8 +19,9 @@ from PIL import Image
 from tasks.inference.scoring import ScoringActor
 from tasks.model_formats.torch_export import log_serving_model
 from tasks.predict import predict
-from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, load_version, roll_back
+from tasks.registry.aliases import CHAMPION, PREVIOUS, champion_of, load_version
 from tasks.registry.own_digests import OwnDigests, keep_digests, record_of
+from tasks.registry.rollback import roll_back
 from tasks.registry.safe_loading import FILE_TAG
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError

@@ -34,9 +34,10 @@ class Candidate(NamedTuple):
         return self._replace(evaluation=evaluate.fn(self.plan, self.version, self.trained))
 
     def under(self, model: str) -> "Candidate":
+        """The candidate under another model name, with an MLflow run of its own."""
         settings = self.plan.settings
         named = settings.model_copy(
-            update={"tracking": settings.tracking.model_copy(update={"model": model})}
+            update={"tracking": settings.tracking.model_copy(update={"model": model, "experiment": model})}
         )
         return self._replace(plan=self.plan.model_copy(update={"settings": named}))
 

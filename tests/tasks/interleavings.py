@@ -21,8 +21,9 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from mlflow.exceptions import MlflowException
 from registry_in_memory import Model, RegistryInMemory
 
-from tasks.registry.aliases import ROLLBACK_TAG, TURN_TAG
+from tasks.registry.aliases import TURN_TAG
 from tasks.registry.lock import LEASE_S
+from tasks.registry.rollback_mark import ROLLBACK_TAG
 
 Program = Callable[[], Any]
 WRITES = (

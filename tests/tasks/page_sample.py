@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier
 
-from tasks.report_page import ReportInputs
+from tasks.report_page.inputs import ReportInputs
 from training.problems.probabilities import paired, score, worst_mistakes
 from training.records import (
     DatasetVersion,

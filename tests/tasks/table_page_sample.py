@@ -13,8 +13,7 @@ from tasks.gate import judge
 from tasks.gate.look import Reference, take_look
 from tasks.gate.reign import Reign
 from tasks.problems.regression.gate import NumberOutcomes
-from tasks.report_page import ReportInputs
-from tasks.report_page.inputs import Predicted
+from tasks.report_page.inputs import Predicted, ReportInputs
 from tasks.run_words import run_words
 from training.problems.regression import largest_errors, score
 from training.records import DatasetVersion, EpochMetrics, Evaluation, TableColumn, TableSchema

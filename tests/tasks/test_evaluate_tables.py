@@ -17,7 +17,8 @@ import tasks.evaluate
 from tasks.evaluate import compare, same_inputs
 from tasks.model_formats import xgboost_ubj
 from tasks.predict import predict
-from tasks.registry.aliases import champion_of, load_version, roll_back
+from tasks.registry.aliases import champion_of, load_version
+from tasks.registry.rollback import roll_back
 from tasks.trackers.mlflow_run import connect
 from tasks.verify import agreement, files, registered, rows, weights
 from training.data.dataset import open_columns

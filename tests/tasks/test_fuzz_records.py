@@ -23,8 +23,10 @@ from tasks.comparison import (
 )
 from tasks.evaluate import evaluate
 from tasks.register import register
-from tasks.registry.aliases import CHAMPION, PREVIOUS, Decision, read_decisions, record_decision, roll_back
+from tasks.registry.aliases import CHAMPION, PREVIOUS
+from tasks.registry.decisions import Decision, read_decisions, record_decision
 from tasks.registry.own_digests import kept_digests, record_of
+from tasks.registry.rollback import roll_back
 from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect
 from tasks.train import keep_plan
@@ -35,7 +37,7 @@ from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_files import MANIFEST, read_manifest
 from training.data import dataset
 from training.errors import DataError, EvergreenError
-from training.plan import RunPlan, recipe_argument
+from training.plan import RunPlan, arguments_of_run
 from training.records import DatasetVersion, Evaluation, TrainedModel
 from training.storage.files import digest_file
 from training.storage.paths import TRAINED, Home
@@ -257,7 +259,7 @@ COMMANDS: dict[str, Ask] = {
     "plan": lambda one: preview("digits", one.plan.settings.model_dump(), one.home),
     "reuse": lambda one: find_release(one.plan),
     "gc": removals,
-    "next": lambda one: recipe_argument(one.home, "digits", one.plan.run_key),
+    "next": lambda one: arguments_of_run(one.home, "digits", one.plan.run_key),
 }
 
 

@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.report import show_in_prefect
-from tasks.report_page import markdown
+from tasks.report_page.artifact import markdown
 from training.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("prefect_harness")

@@ -19,7 +19,8 @@ from damage import DAMAGE, left_running
 from hostile_model import arm
 from verified_run import EVERY_STEPS, Subject, edit, edit_lines, flip, made
 
-from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, VERDICT_TAG, WEIGHTS_TAG, roll_back
+from tasks.registry.aliases import CHAMPION, PREVIOUS, TURN_TAG, VERDICT_TAG, WEIGHTS_TAG
+from tasks.registry.rollback import roll_back
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG
 from tasks.trackers.provenance import FLOW_RUN_TAG
 from tasks.verify import Finding

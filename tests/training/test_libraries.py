@@ -11,7 +11,8 @@ from small_runs import tiny_settings, write_recipe
 from training import libraries
 from training.identity import Ingredients, changes, ingredients, run_key
 from training.libraries import imported_packages, library_versions
-from training.recipe import RecipeRef, load
+from training.recipe import load
+from training.recipe_sources import RecipeRef
 
 Install = Callable[..., None]
 
@@ -116,6 +117,48 @@ def test_code_without_a_fixed_version_counts_by_its_text(
     assert "ours" not in sys.modules
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("with_metadata", [False, True], ids=["working copy", "sources with egg-info"])
+def test_another_copy_of_an_installed_library_counts_by_its_text(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch, with_metadata: bool
+) -> None:
+    install("ours", "ours-dist", "0.1")
+    ref = recipe_with(tmp_path, "import ours")
+    assert key_parts(ref)["versions"]["ours-dist"] == "0.1"
+    source = tmp_path / "src"
+    (source / "ours").mkdir(parents=True)
+    (source / "ours" / "__init__.py").write_text("A = 1")
+    if with_metadata:
+        about = source / "ours_dist.egg-info"
+        about.mkdir()
+        (about / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: ours-dist\nVersion: 0.1\n")
+        (about / "top_level.txt").write_text("ours")
+    monkeypatch.syspath_prepend(str(source))
+    libraries._distributions.cache_clear()
+    before = key_parts(ref)
+    (source / "ours" / "__init__.py").write_text("A = 2")
+    (said,) = changes(before, key_parts(ref))
+    assert said.startswith("versions.ours-dist: sha256:")
+
+
+def test_links_in_a_package_without_a_version_are_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path / "path"))
+    shared, package = tmp_path / "shared", tmp_path / "path" / "linked"
+    package.mkdir(parents=True)
+    shared.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sub").symlink_to(shared)
+    (shared / "back").symlink_to(package)
+    (package / ".#__init__.py").symlink_to("someone@host.1")  # the lock of an editor
+    digests = []
+    for text in ("A = 1", "A = 2"):
+        (shared / "block.py").write_text(text)
+        digests.append(libraries._digest("linked"))
+    assert digests[0] != digests[1]
+
+
 def test_modules_that_exchange_their_places_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     files = [tmp_path / "placed" / name / "__init__.py" for name in ("", "one", "two")]
@@ -138,6 +181,8 @@ def test_modules_that_exchange_their_places_count(tmp_path: Path, monkeypatch: p
         ("def f():\n    import a", {"a"}),
         ("import importlib\nimportlib.import_module('a.b')\n__import__('c')", {"importlib", "a", "c"}),
         ("import_module(name)", set()),
+        ("if TYPE_CHECKING:\n    import a\nelse:\n    import b", {"b"}),
+        ("try:\n    import a\nexcept ImportError:\n    import b", {"a", "b"}),
     ],
 )
 def test_imports_are_read_from_the_source(source: str, names: set[str]) -> None:

@@ -24,7 +24,7 @@ from evergreen import BundledTable, Digits, Recipe, Regression, XGBoost
 from training import identity
 from training.errors import SettingError
 from training.preprocessors import declared_steps
-from training.recipe import RecipeRef
+from training.recipe_sources import RecipeRef
 from training.settings.schema import DataSettings
 from training.storage.paths import Home
 from training.table_records import DeclaredStep

@@ -1,6 +1,7 @@
 """The recipe file that is found, hashed, copied and executed is always the same text."""
 
 import hashlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from small_runs import write_recipe
 
 from training.code_closure import source_digest
 from training.errors import SettingError
-from training.recipe import BUILT_IN, changed_files, check_copy, keep_copy, load, reload, reload_once
+from training.recipe import BUILT_IN, load, reload, reload_once
+from training.recipe_copy import changed_files, check_copy, keep_copy
 
 RECIPE = """
 from training.recipe import Recipe
@@ -392,3 +394,49 @@ def test_a_process_executes_a_recipe_once_until_its_code_or_files_change(tmp_pat
     assert executions() == 2
     path.write_text(path.read_text() + "more = 1\n")
     assert executions() == 3
+
+
+def test_an_edit_of_the_same_length_in_the_same_second_is_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes bytecode as current if size and whole second of change of the source are the same."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    helper = tmp_path / "own" / "rates.py"
+    for number in (1, 2):
+        path = Path(write(tmp_path / "own", "import rates", f"f'{number}{{rates.RATE}}'"))
+        helper.write_text(f"RATE = {number}\n")
+        for file in (path, helper):
+            os.utime(file, (1_700_000_000, 1_700_000_000))
+        assert load(str(path))[0].summary == f"{number}{number}"
+
+
+def test_a_recipe_that_loads_another_recipe_is_refused(tmp_path: Path) -> None:
+    """The run key of the outer recipe would miss changes of the other."""
+    other = write(tmp_path / "other")
+    imports = f"from evergreen import load_recipe\nload_recipe({other!r})"
+    path = write(tmp_path / "own", imports)
+    with pytest.raises(SettingError, match=rf"{path}: the file loads the recipe {other} while it is loaded"):
+        load(path)
+    assert load(other)[0].name == "mine"
+
+
+@pytest.mark.parametrize("change", ["another version", "gone", "another place"])
+def test_a_copy_outlives_the_version_of_evergreen_that_made_it(tmp_path: Path, change: str) -> None:
+    """The recipe uses one of Evergreen's own files, which an upgrade replaces and the copy does not have."""
+    _, ref = load(write(tmp_path / "own", "from training.recipes import mnist"))
+    copy = tmp_path / "copy"
+    keep_copy(ref, copy)
+    own = tmp_path / "elsewhere" / "training" / "recipes" / ("mnist.py" if change != "gone" else "gone.py")
+    files = tuple(file if file == ref.path else str(own) for file in ref.files)
+    older = ref.model_copy(update={"files": files})
+    if change == "another version":
+        older = older.model_copy(update={"digest": "0" * 64})
+    if change == "another place":
+        assert len(check_copy(older, copy)) == 2
+        return
+    with pytest.raises(SettingError, match="the copy kept with the run is as it was, but it uses"):
+        reload(older, copy)
+    assert reload(older, copy, any_version=True).name == "mine"
+    (copy / "mine.py").write_text("changed = True\n")
+    with pytest.raises(SettingError, match="was changed"):
+        reload(older, copy, any_version=True)

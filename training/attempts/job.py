@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from training.recipe import RecipeRef
+from training.recipe_sources import RecipeRef
 from training.records import DatasetVersion, Record
 from training.settings.schema import Settings
 from training.storage.paths import RunPaths

@@ -9,7 +9,7 @@ modules to the run key. Only recipes with preprocessors have the code of :data:`
 from pathlib import Path
 from typing import Any
 
-from training.errors import SettingError
+from training.errors import DataError, SettingError
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion, ProblemName, SourceFiles, Split
 from training.settings.schema import DataSettings
@@ -28,7 +28,10 @@ _OF_TEXT = ("max_tokens", "vocabulary")
 
 
 def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemName) -> None:
-    """Raises :class:`SettingError` for a problem or settings that this kind of source does not support."""
+    """Raises :class:`SettingError` for a problem or settings that this kind of source does not support.
+
+    Raises :class:`DataError` for images of a single class, if the problem is to predict their class.
+    """
     if files.kind != "text":
         _check_unused(files, settings, _OF_TEXT, "text")
     if files.kind not in ("table", "text"):
@@ -40,6 +43,7 @@ def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemN
 
 
 _NOUN = {"table": "a table", "text": "text"}
+_BETWEEN_CLASSES = "cross_entropy"  # a loss that is 0 with a single class
 
 
 def _check_unused(files: SourceFiles, settings: DataSettings, names: tuple[str, ...], kind: str) -> None:
@@ -54,8 +58,16 @@ def _check_unused(files: SourceFiles, settings: DataSettings, names: tuple[str, 
 
 
 def _check_target(files: SourceFiles, problem: ProblemName) -> None:
-    """Raises :class:`SettingError` for images without the targets that the problem needs: classes, or numbers."""
+    """Raises :class:`SettingError` for images without the targets that the problem needs: classes, or numbers.
+
+    Raises :class:`DataError` for images of a single class, between which a model has nothing to choose.
+    """
     has_numbers = files.kind in TARGET_KINDS
+    if len(files.classes) == 1 and objective_named(problem).loss == _BETWEEN_CLASSES:
+        raise DataError(
+            f"{files.origin}: all images are of one class, {files.classes[0]}; a {problem} needs at least 2 classes. "
+            "Make a folder for each class, or give each image a label."
+        )
     if has_numbers and objective_named(problem).target == "class":
         raise SettingError(
             f"recipe: {files.origin} has a number for each image, in column {files.target!r}, and a {problem} needs "

@@ -63,7 +63,9 @@ class Problem(Objective, Protocol):
     def generated_images(
         self, module: "Callable[[], nn.Module]", version: DatasetVersion, count: int
     ) -> npt.NDArray[np.uint8] | None:
-        """`count` images of each class, made by the recipe's trained module, uint8 (classes, count, *image shape).
+        """`count` images of each of the first classes, made by the recipe's trained module.
+
+        uint8 (classes, count, *image shape); the problem limits the number of classes.
 
         None for a problem whose models generate no images; `module` is then not called.
         """

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 _STEPS = 50  # more if 50 does not divide the schedule's length
 _SEED = 1
+_SHOWN_CLASSES = 25  # more would be many images in one pass, which nobody looks at
 _BLACK, _WHITE = 0.0, 1.0
 
 
 def generated_images(module: "nn.Module", version: DatasetVersion, count: int) -> npt.NDArray[np.uint8]:
-    """`count` images of each class, uint8 (classes, count, channels, height, width).
+    """`count` images of each of the first 25 classes, uint8 (classes, count, channels, height, width).
 
     `module` is that of a recipe with the problem `Denoising`; it is put into evaluation mode. The same module gives the
     same images, and the n-th images of all classes begin with the same noise.
@@ -29,7 +30,7 @@ def generated_images(module: "nn.Module", version: DatasetVersion, count: int) -
     import torch
 
     module.eval()
-    classes, shape = len(version.classes), version.shape
+    classes, shape = min(len(version.classes), _SHOWN_CLASSES), version.shape
     noise = torch.randn((count, *shape), generator=torch.Generator().manual_seed(_SEED))
     start = noise.repeat(classes, 1, 1, 1)
     with torch.inference_mode():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from training.recipe import OWN_PACKAGES
+from training.recipe_sources import OWN_PACKAGES
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from training.identity import latest_run
 from training.initial_weights import CHAMPION, Start
 from training.plan import RunPlan, identify_after
 from training.problems import problem_named
-from training.recipe import RecipeRef
+from training.recipe_sources import RecipeRef
 from training.records import SourceFiles
 from training.search.records import SCHEDULERS, Scheduler, Search, Trial, failure_file
 from training.search.space import Values, parse_space, propose

@@ -116,10 +116,14 @@ def propose(space: Mapping[str, Domain], trials: int, seed: int) -> list[Values]
 
 
 def text_of(value: Any) -> str:
-    """Format a value as `--set` reads it; None becomes `none`, and a relative path begins with `./`."""
+    """Format a value as `--set` reads it; None becomes `none`, and a relative path begins with `./`.
+
+    A text that `--set` would read as another value, such as `2024`, is written in JSON, with quotes.
+    """
     if isinstance(value, PurePath):  # `champion` as a path is no version
         return str(value) if value.is_absolute() else f"./{value}"
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    is_plain = isinstance(value, str) and value_of(value) == value
+    return "none" if value is None else value if is_plain else json.dumps(value)
 
 
 def _share(seed: int, number: int, name: str) -> float:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from training.errors import SettingError
 
+_LONGEST = 255  # bytes of a name; the limit of Linux
+
 
 def expanded(given: str | Path, what: str) -> Path:
     """The path with the `~` at its beginning replaced by a user's home directory; `what` names the path in the error.
@@ -25,12 +27,20 @@ def expanded(given: str | Path, what: str) -> Path:
 def resolved(given: str | Path, what: str) -> Path:
     """The absolute path without links; `what` names the path in the error.
 
-    Raises :class:`SettingError` also when links point to each other.
+    Raises :class:`SettingError` also when links point to each other, and for a path that is not UTF-8, as records and
+    digests are, or has a name that is too long for a file system.
     """
     place = expanded(given, what)
     try:
-        return place.resolve()
+        found = place.resolve()
     except RuntimeError:
         raise SettingError(
             f"{what}: {given} leads to links that point to each other. Repair the links, or give another path."
         ) from None
+    try:
+        longest = max(found.parts, key=lambda part: len(part.encode()))
+    except UnicodeEncodeError:
+        raise SettingError(f"{what}: the path {str(found)!r} is not UTF-8. Rename it.") from None
+    if len(longest.encode()) > _LONGEST:
+        raise SettingError(f"{what}: the name {longest} has more than {_LONGEST} bytes. Give another path.")
+    return found

@@ -14,7 +14,8 @@ from training.errors import DataError, EvergreenError, SettingError, TrainingErr
 from training.initial_weights import InitialWeights
 from training.ray_cluster.capacity import workers_with_gpus
 from training.ray_cluster.ray_train import fit
-from training.recipe import RecipeRef, keep_copy
+from training.recipe_copy import keep_copy
+from training.recipe_sources import RecipeRef
 from training.records import DatasetVersion, Goodput, TrainedModel
 from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import TRAINED, RunPaths

@@ -21,7 +21,6 @@ CONTENTS = (
 )
 WITHOUT_MEANING = ("gate.max_class_drop",)
 
-_SHOWN_CLASSES = 25
 _SHOWN_ERRORS = 24
 
 
@@ -71,7 +70,7 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
     names, champion = inputs.dataset.classes, inputs.evaluation.champion
     assert champion is None or isinstance(champion, DenoisingScore)
     theirs = {} if champion is None else {one.name: _error(one) for one in champion.classes}
-    made = () if inputs.generated is None else inputs.generated[:_SHOWN_CLASSES]
+    made = () if inputs.generated is None else inputs.generated
     shown = zip(inputs.evaluation.largest_errors, view_of(inputs.dataset).pictures(inputs), strict=False)
     return {
         "generated": [
@@ -104,9 +103,9 @@ def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
     """Draw the generated images, each with its class."""
     if inputs.generated is None:
         return []
-    made = inputs.generated[:_SHOWN_CLASSES]
-    names = [name for name, images in zip(inputs.dataset.classes, made, strict=False) for _ in images]
-    pictures = [image for images in made for image in images]
+    named = zip(inputs.dataset.classes, inputs.generated, strict=False)
+    names = [name for name, images in named for _ in images]
+    pictures = [image for images in inputs.generated for image in images]
     return [picture_grid(pictures, names, names, [True] * len(names), folder / "generated.png")]
 
 

@@ -12,7 +12,18 @@ import pytest
 from training.errors import EXIT_BAD_DATA, EXIT_BAD_SETTING, EXIT_OUTPUT_CLOSED, EXIT_RESOURCE
 from training.storage.paths import Home
 
-HEAVY = {"torch", "torchvision", "ray", "mlflow", "prefect", "pandas", "sklearn", "matplotlib"}
+HEAVY = {
+    "torch",
+    "torchvision",
+    "ray",
+    "mlflow",
+    "prefect",
+    "pandas",
+    "sklearn",
+    "matplotlib",
+    "jinja2",
+    "PIL.Image",
+}
 
 
 def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
@@ -143,6 +154,31 @@ def test_a_full_disk_behind_the_output_is_reported(tmp_path: Path, options: list
     assert done.returncode == EXIT_RESOURCE
     assert "The disk is full" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+@pytest.mark.parametrize("streams", ["2>/dev/full", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize("arguments", [["plan", "digit", "--json"], ["no-such-command"]])
+def test_a_full_disk_behind_the_messages_keeps_the_status_of_an_error(
+    tmp_path: Path, arguments: list[str], streams: str
+) -> None:
+    script = f"{shlex.join([sys.executable, '-m', 'flows.cli.main', *arguments])} {streams}"
+    environment = os.environ | {"EVERGREEN_HOME": str(tmp_path)}
+    assert subprocess.run(["sh", "-c", script], env=environment, check=False).returncode == EXIT_BAD_SETTING
+
+
+_PRINTS = "from flows.cli.closed_output import lenient_output\nwith lenient_output():\n    print('✓ 猫')"
+
+
+def test_characters_that_the_output_lacks_are_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PRINTS],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2713 \\u732b\n", "")
 
 
 def test_an_unknown_recipe_is_refused_with_a_list_of_recipes(tmp_path: Path) -> None:

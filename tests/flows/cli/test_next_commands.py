@@ -12,13 +12,13 @@ import registered
 from registered import MODEL
 from small_runs import tiny_settings, write_recipe
 
-from flows.cli.summary import print_release
+from flows.cli.summary import _scores, print_release
 from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, ROLLED_BACK_TAG
 from tasks.terminal.next_commands import next_commands
 from tasks.train import keep_plan
 from training.data.sources.digits import Digits
 from training.errors import EXIT_OK, EXIT_RESOURCE, ResourceError
-from training.plan import RunPlan, identify, recipe_argument
+from training.plan import RunPlan, arguments_of_run, identify
 from training.recipe import load
 from training.records import Goodput, Release, Verdict
 from training.storage import paths
@@ -160,16 +160,34 @@ def test_a_recipe_of_the_users_own_is_named_by_its_path(served: tuple[Home, Any]
         [sys.executable, "-m", "flows.cli.main", *arguments], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert recipe_argument(home, "scans", plan.run_key) == file
+    assert arguments_of_run(home, "scans", plan.run_key) == [file]
     Path(file).unlink()
-    assert recipe_argument(home, "scans", plan.run_key) == "path/to/scans.py"
+    assert arguments_of_run(home, "scans", plan.run_key) == ["path/to/scans.py"]
 
 
 def test_a_recipe_of_evergreens_is_named_by_its_name(home: Home, tmp_path: Path) -> None:
-    assert recipe_argument(home, "digits", plan_of("digits", home).run_key) == "digits"
-    assert recipe_argument(home, "digits", "never ran") == "digits"
+    assert arguments_of_run(home, "digits", plan_of("digits", home).run_key) == ["digits"]
+    assert arguments_of_run(home, "digits", "never ran") == ["digits"]
     own = write_recipe(tmp_path / "own", name="digits")  # a user's recipe may have this name
-    assert recipe_argument(home, "digits", plan_of(own, home).run_key) == own
+    assert arguments_of_run(home, "digits", plan_of(own, home).run_key) == [own]
+
+
+def test_the_place_of_the_data_is_part_of_a_suggested_command(
+    served: tuple[Home, Any], tmp_path: Path
+) -> None:
+    home, client = served
+    data = tmp_path / "my data"
+    _, ref = load("digits")
+    settings = tiny_settings(data={"path": str(data)})
+    plan = identify(home, ref, settings, Digits().fetch(home.sources))
+    keep_plan(plan)
+    commands = [one for one, _ in next_commands(release_of(client, "digits", plan.run_key))]
+    assert f"evergreen plan digits --set 'data.path={data}'" in commands
+
+
+def test_a_level_of_confidence_keeps_its_digits() -> None:
+    shares = {"accuracy": 0.97, "accuracy_low": 0.95, "accuracy_high": 0.98}
+    assert dict(_scores(shares, 0.995))["test accuracy"].endswith("at 99.5 %)")
 
 
 def test_the_summary_does_not_interpret_markup(

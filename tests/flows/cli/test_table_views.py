@@ -119,7 +119,7 @@ def test_the_summary_of_a_regression(recipe: str, home: Home, capsys: pytest.Cap
     release = release_of(plan)
     print_release(release)
     out = " ".join(capsys.readouterr().out.split())
-    assert "test RMSE 1,234 (1,200 to 1,270 at 95%) champion 1,300" in out
+    assert "test RMSE 1,234 (1,200 to 1,270 at 95 %) champion 1,300" in out
     assert "test R² 0.4568, mean absolute error 800.5" in out
     assert "rounds 70, trees of the first 41 rounds data" in out
     assert "300 train and 142 test rows" in out

@@ -15,8 +15,9 @@ from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.data.sources.digits import Digits
 from training.errors import SettingError
 from training.plan import RunPlan, identify
-from training.recipe import RecipeRef, load
+from training.recipe import load
 from training.recipe_function import recipe_function
+from training.recipe_sources import RecipeRef
 from training.records import TableColumn, TableSchema
 from training.settings.schema import Settings
 from training.storage.paths import Home

@@ -23,14 +23,16 @@ import tasks.cleanup.retention
 import tasks.comparison
 import tasks.gate.verdict
 import tasks.register
-import tasks.registry.aliases
+import tasks.registry.decisions
 import tasks.registry.lock
 import tasks.registry.reign
+import tasks.registry.rollback
 import tasks.rollback
 from flows.stopwatch import Stopwatch
 from tasks.problems.classification.gate import ClassOutcomes
-from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLBACK_TAG, ROLLED_BACK_TAG, WEIGHTS_TAG
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, WEIGHTS_TAG
 from tasks.registry.lock import Lease, LockLostError
+from tasks.registry.rollback_mark import ROLLBACK_TAG
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.errors import EvergreenError, SettingError, TransientError
 from training.plan import RunPlan
@@ -209,7 +211,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.register, "inspection_of", lambda _: SimpleNamespace(predictor=lambda *_: None))
     monkeypatch.setattr(tasks.register, "format_of", lambda _: logged)
     monkeypatch.setattr(tasks.register, "digest_of_logged", lambda *_: "")
-    monkeypatch.setattr(tasks.registry.aliases, "load_version", lambda *_: None)
+    monkeypatch.setattr(tasks.registry.rollback, "load_version", lambda *_: None)
     monkeypatch.setattr(tasks.registry.lock, "time", Time())
     monkeypatch.setattr(tasks.registry.lock, "_new_token", new_token)
     monkeypatch.setattr(tasks.registry.lock, "_kept_beating", lambda _: nullcontext())
@@ -266,7 +268,7 @@ def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits:
 
     def begin() -> Execution:
         for one in homes:
-            tasks.registry.aliases.read_decisions(one.home, MODEL).file.unlink(missing_ok=True)
+            tasks.registry.decisions.read_decisions(one.home, MODEL).file.unlink(missing_ok=True)
         return Execution(start, [partial(action, homes[number]) for action, number in actions], limits)
 
     places = [homes[number].home for _, number in actions]
@@ -322,7 +324,7 @@ def check_end(execution: Execution, homes: list[HomeOfRuns]) -> None:
 
 
 def decisions(home: Home) -> list[tuple[str, str]]:
-    found = tasks.registry.aliases.read_decisions(home, MODEL).undamaged()
+    found = tasks.registry.decisions.read_decisions(home, MODEL).undamaged()
     return [(str(one.before), one.to) for one in found if one.to is not None]
 
 

@@ -8,20 +8,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 from registry_in_memory import RegistryInMemory
 
-import tasks.registry.aliases
-from tasks.registry.aliases import (
-    CHAMPION,
-    PREVIOUS,
-    ROLLBACK_TAG,
-    ROLLED_BACK_TAG,
-    TURN_TAG,
-    finish_rollback,
-    move_alias,
-    read_decisions,
-    roll_back,
-    unfinished_rollback,
-)
+import tasks.registry.rollback
+from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, TURN_TAG, move_alias
+from tasks.registry.decisions import read_decisions
 from tasks.registry.lock import registry_lock
+from tasks.registry.rollback import finish_rollback, roll_back, unfinished_rollback
+from tasks.registry.rollback_mark import ROLLBACK_TAG
 from training.errors import SettingError
 from training.storage.paths import Home
 
@@ -59,7 +51,7 @@ class Cut:
 
 @pytest.fixture(autouse=True)
 def _models_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.registry.aliases, "load_version", lambda *_: None)
+    monkeypatch.setattr(tasks.registry.rollback, "load_version", lambda *_: None)
 
 
 @pytest.fixture

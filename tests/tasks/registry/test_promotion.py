@@ -11,20 +11,13 @@ from hostile_model import arm
 from mlflow import MlflowClient
 from mlflow.models import Model
 
-import tasks.registry.aliases
-from tasks.registry.aliases import (
-    NOT_AGAIN,
-    ROLLED_BACK_TAG,
-    ChampionMovedError,
-    champion_of,
-    roll_back,
-    unfinished_rollback,
-    version_tags,
-)
+import tasks.registry.decisions
+from tasks.registry.aliases import ROLLED_BACK_TAG, ChampionMovedError, champion_of, version_tags
 from tasks.registry.own_digests import OwnDigests, kept_digests, record_of
+from tasks.registry.rollback import roll_back, unfinished_rollback
 from tasks.trackers.mlflow_run import open_run
 from training.errors import DataError
-from training.records import Release
+from training.records import NOT_AGAIN, Release
 from training.storage.files import digest_file
 from training.storage.paths import Home
 
@@ -90,7 +83,7 @@ UNREGISTERED = [
 PROMOTION = [
     (MlflowClient, "set_registered_model_alias", 1),
     (MlflowClient, "set_registered_model_alias", 2),
-    (tasks.registry.aliases, "write_records"),
+    (tasks.registry.decisions, "write_records"),
     (MlflowClient, "delete_registered_model_alias"),
     (MlflowClient, "log_dict"),
     (MlflowClient, "set_model_version_tag", 1),
@@ -119,7 +112,7 @@ def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, 
 @pytest.mark.extended
 @pytest.mark.parametrize(
     "point",
-    [(MlflowClient, "set_registered_model_alias"), (tasks.registry.aliases, "write_records")],
+    [(MlflowClient, "set_registered_model_alias"), (tasks.registry.decisions, "write_records")],
     ids=lambda one: one[1],
 )
 def test_a_crash_while_a_candidate_is_kept(world: World, point: tuple[Any, ...]) -> None:

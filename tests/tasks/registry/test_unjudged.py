@@ -11,8 +11,9 @@ from tracked import planned
 
 from tasks import register as module
 from tasks.evaluate import evaluate
-from tasks.registry import aliases
-from tasks.registry.aliases import CHAMPION, champion_of, find_version, read_decisions
+from tasks.registry import decisions
+from tasks.registry.aliases import CHAMPION, champion_of, find_version
+from tasks.registry.decisions import read_decisions
 from tasks.registry.lock import Lease
 from tasks.registry.unjudged import NOT_JUDGED, VERDICT_TAG, give_up, unjudged_runs
 from tasks.report import note_efficiency
@@ -155,7 +156,7 @@ def test_the_first_promotion_is_on_record_although_a_crash_came_before_the_recor
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aliases, "write_records", die)
+        patch.setattr(decisions, "write_records", die)
         with pytest.raises(Killed):
             candidate.register()
     release = candidate.register()

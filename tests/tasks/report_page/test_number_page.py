@@ -12,7 +12,8 @@ from page_sample import HOSTILE
 from PIL import Image
 from table_page_sample import regression_report
 
-from tasks.report_page import ReportInputs, render
+from tasks.report_page.inputs import ReportInputs
+from tasks.report_page.page import render
 from tasks.report_page.sections import figures
 from training.records import TableSchema
 

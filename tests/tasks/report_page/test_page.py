@@ -16,9 +16,10 @@ from page_sample import DIGITS, HOSTILE, digits_run, hostile, report
 from PIL import Image
 
 from tasks.problems.classification.tables import confused_pairs
-from tasks.report_page import markdown, render
+from tasks.report_page.artifact import markdown
 from tasks.report_page.figures import prediction_grid
 from tasks.report_page.links import where_to_look
+from tasks.report_page.page import render
 from tasks.report_page.sections import figures
 from tasks.report_page.tables import round_together
 from tasks.report_page.wording import level, reason, unbroken

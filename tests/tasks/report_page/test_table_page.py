@@ -16,10 +16,11 @@ from PIL import Image
 from table_page_sample import ROUNDS, class_table_report, diabetes_run, regression_report
 
 from tasks.problems.regression.plots import POINTS_UP_TO, error_counts, plots
-from tasks.report_page import markdown, render
+from tasks.report_page.artifact import markdown
 from tasks.report_page.data_views import column_facts
 from tasks.report_page.examples import _readable, _text, predicted_numbers
 from tasks.report_page.inputs import Predicted
+from tasks.report_page.page import render
 from tasks.report_page.sections import figures
 from tasks.report_page.wording import NOTHING
 from training.printable import printable

@@ -182,6 +182,12 @@ def test_a_model_that_knows_its_image_generates_it() -> None:
     assert np.array_equal(found, generated_images(built(image), version, 3))
 
 
+def test_images_are_generated_for_some_classes_only() -> None:
+    version = images_of(mean=(0.5,), std=(0.25,))
+    many = version.model_copy(update={"classes": tuple(map(str, range(60)))})
+    assert generated_images(built(torch.zeros(SHAPE)), many, 2).shape == (25, 2, *SHAPE)
+
+
 def images_of(mean: tuple[float, ...], std: tuple[float, ...]) -> DatasetVersion:
     plain = version_of("denoising", ("class", "subject"), None)
     return plain.model_copy(update={"shape": SHAPE, "mean": mean, "std": std})

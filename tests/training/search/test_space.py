@@ -10,6 +10,7 @@ import pytest
 
 from training.errors import SettingError
 from training.search.space import EXAMPLES, parse_space, propose, split_assignments, text_of
+from training.settings.overrides import value_of
 
 SPACE = parse_space(
     {
@@ -148,3 +149,10 @@ def test_no_two_trials_are_equal_and_a_small_space_gives_fewer() -> None:
 def test_a_path_is_written_as_a_path() -> None:
     assert text_of(Path("champion")) == "./champion"
     assert text_of(Path("/data/dog")) == "/data/dog"
+
+
+@pytest.mark.parametrize(
+    "text", ["2024", "1e3", "true", "null", "none", '"quoted"', "[1]", "plain", "", "a b"]
+)
+def test_a_text_is_written_as_set_reads_it(text: str) -> None:
+    assert value_of(text_of(text)) == text

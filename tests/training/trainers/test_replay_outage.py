@@ -18,7 +18,7 @@ from training.attempts.job import TrainingJob
 from training.checkpoints import opening
 from training.checkpoints.opening import stored_run
 from training.errors import TransientError
-from training.recipe import keep_copy
+from training.recipe_copy import keep_copy
 from training.records import DatasetVersion
 from training.storage.objects.local import LocalStore
 from training.storage.paths import Home

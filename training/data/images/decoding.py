@@ -124,7 +124,7 @@ def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) 
             image = Image.open(BytesIO(data), formats=_FORMATS)
             _check_size(*image.size)  # before pixels are allocated: a few bytes can declare gigabytes
             image.load()
-        except BadImage:
+        except (BadImage, MemoryError):  # too little memory says nothing about the image
             raise
         except UnidentifiedImageError:
             raise BadImage(f"is not a readable image (of no known format: {', '.join(_FORMATS)})") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 
 from training.data.sources.archives import unpack
 from training.data.sources.download import fetch_any
@@ -97,6 +98,12 @@ class Cifar10:
 
     def _downloaded(self, folder: Path) -> Path:
         place = folder / f"cifar-10-{self.sha256[:16]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            self._fetch_once(folder, place)
+        return locate(place) or place
+
+    def _fetch_once(self, folder: Path, place: Path) -> None:
         if not place.exists():
             archive = folder / "download" / "cifar-10-binary.tar.gz"
             fetch_any(self.urls, archive, size=self.size, sha256=self.sha256)
@@ -106,7 +113,6 @@ class Cifar10:
                 root, {file.name: digest_file(file) for split in FILES for file in _files(root, split)}
             )
             archive.unlink(missing_ok=True)
-        return locate(place) or place
 
 
 def locate(place: Path) -> Path | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 
 from training.data.sources.download import fetch_any
 from training.data.sources.places import check_unchanged, given_path, write_checksums
@@ -54,7 +55,7 @@ class IdxFiles:
             raw, origin = self._downloaded(folder), f"{self.name}, as published"
         else:
             place = given_path(self.path, self.name)
-            raw, origin = _find(place, folder), str(place)
+            raw, origin = _find(place, folder, self.name), str(place)
         files = {role: raw / name for role, name in FILES.items()}
         digests = {role: digest_file(_present(file)) for role, file in files.items()}
         check_unchanged(raw, {file.name: digests[role] for role, file in files.items()})
@@ -96,6 +97,12 @@ class IdxFiles:
         own = "" if self.published is None else f"-{digest_json(asdict(self.published))[:16]}"
         place = folder / f"{self.name}{own}"
         raw = place / "raw"
+        place.mkdir(parents=True, exist_ok=True)
+        with FileLock(place / "download.lock"):
+            self._fetch_once(place, raw)
+        return raw
+
+    def _fetch_once(self, place: Path, raw: Path) -> None:
         if not raw.exists():
             site = self.published or publication(self.name)
             packed = [place / "download" / file.name for file in site.files]
@@ -105,18 +112,31 @@ class IdxFiles:
             _unpack(packed, raw)
             for target in packed:
                 target.unlink(missing_ok=True)
-        return raw
 
 
-def locate(place: Path) -> Path | None:
-    """The folder with idx files: `place`, its raw/, or raw/ in one of its folders, as torchvision has it; or None."""
-    names = {suffixed for name in FILES.values() for suffixed in (name, f"{name}.gz")}
-    candidates = [place, place / "raw", *sorted(place.glob("*/raw"))]
-    return next((found for found in candidates if any((found / name).is_file() for name in names)), None)
+def locate(place: Path, name: str = "") -> Path | None:
+    """The folder with idx files: `place`, its raw/, or raw/ in one of its folders, as torchvision has it; or None.
+
+    Of several such folders, the folder `name` is meant. Raises :class:`DataError` if none of them has this name: they
+    have the same files, so another data set would be read without an error.
+    """
+    near = [at for at in (place, place / "raw") if _holds_files(at)]
+    if near:
+        return near[0]
+    found = {at.parent.name: at for at in sorted(place.glob("*/raw")) if _holds_files(at)}
+    if len(found) > 1 and name not in found:
+        raise DataError(
+            f"{place}: has the idx files of several data sets ({', '.join(found)}). Give the folder of one of them."
+        )
+    return found.get(name) or next(iter(found.values()), None)
 
 
-def _find(place: Path, folder: Path) -> Path:
-    found = locate(place)
+def _holds_files(place: Path) -> bool:
+    return any((place / f"{name}{suffix}").is_file() for name in FILES.values() for suffix in ("", ".gz"))
+
+
+def _find(place: Path, folder: Path, name: str) -> Path:
+    found = locate(place, name)
     if found is None:
         raise DataError(
             f"{place}: none of the files {', '.join(FILES.values())} is here, in raw/ or in a folder's raw/."

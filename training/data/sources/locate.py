@@ -45,7 +45,7 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     elif isinstance(own, ImageFolder) and own.target is not None:
         source, kind = _own_files(inside, own), "a folder of images with a table of targets"
     else:
-        source, kind = _recognise(inside, classes)
+        source, kind = _recognise(inside, classes, own)
     log.info("%s: recognised as %s", place, kind)
     if type(own) is type(source):
         source = replace(cast(Any, own), path=cast(Any, source).path)
@@ -129,9 +129,9 @@ def _own_files(place: Path, own: "Table | ImageFolder | Text") -> Source:
     return replace(own, path=place)
 
 
-def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
+def _recognise(place: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str]:
     for depth in range(_MAX_DEPTH):
-        if found := _look(place, classes):
+        if found := _look(place, classes, own):
             return found
         inner = _only_folder(place)
         if inner is None or depth == _MAX_DEPTH - 1:
@@ -147,13 +147,16 @@ def _recognise(place: Path, classes: tuple[str, ...]) -> tuple[Source, str]:
     )
 
 
-def _look(place: Path, classes: tuple[str, ...]) -> tuple[Source, str] | None:
+def _look(place: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str] | None:
+    """The source at `place` and its kind in words. CIFAR-10 beside idx files is meant if `own` is CIFAR-10."""
     if place.is_file():
         is_parquet = place.suffix.lower() in {".parquet", ".pq"}
         return (ParquetImages(place, classes=classes), "a Parquet file") if is_parquet else None
-    if idx.locate(place):
+    name = own.name if isinstance(own, IdxFiles) else ""
+    is_cifar = cifar.locate(place) is not None
+    if not (is_cifar and isinstance(own, Cifar10)) and idx.locate(place, name):
         return IdxFiles(place.name, classes, place), "idx files as of MNIST"
-    if cifar.locate(place):
+    if is_cifar:
         return Cifar10(place, classes or cifar.CLASSES), "CIFAR-10's binary version"
     if cifar.is_pickled(place):
         raise DataError(

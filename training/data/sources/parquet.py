@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from training.data.sources.parquet_files import open_parquet, read_types
 from training.data.sources.parquet_index import (
     IndexedRow,
+    class_names,
     class_order,
-    declared_names,
     find_files,
     index_file,
 )
@@ -45,7 +45,8 @@ class ParquetImages:
     """A Parquet file, a folder of Parquet files, or a folder with train/ and test/.
 
     A column `split` gives the splits of rows, too. `image` and `label` name the columns of images and labels. Labels
-    are strings, or integers k that stand for `classes[k]`.
+    are strings, or integers k that stand for `classes[k]`; where the schema of a file has names for its integers, as
+    Hugging Face's `datasets` writes them, for name k there.
     """
 
     path: str | Path | None = None
@@ -61,11 +62,11 @@ class ParquetImages:
             (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
         )
         files = [file for *_, file in found]
-        names = self.classes or declared_names(files[0], self.label)
+        names, per_file = class_names(files, self.label, self.classes)
         index = [
             row
             for number, (split, _, _, file) in enumerate(found)
-            for row in index_file(number, file, split, self.image, self.label, names)
+            for row in index_file(number, file, split, self.image, self.label, per_file[number])
         ]
         check_divided(root, {row.split for row in index})
         for file in files:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,6 +162,35 @@ def declared_names(file: Path, label: str) -> tuple[str, ...]:
         return tuple(map(str, feature["names"])) if feature.get("_type") == "ClassLabel" else ()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ()
+
+
+def class_names(
+    files: Sequence[Path], label: str, declared: tuple[str, ...]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The classes of a source, and for each file the names of its integer labels, in the order of the integers.
+
+    The classes are `declared`, else those of the first file that names them, else (). A file that names the same
+    classes in another order has its own order. Raises :class:`DataError` for two files that name different classes;
+    with `declared`, other names in a file are replaced, with a warning.
+    """
+    own = [declared_names(file, label) for file in files]
+    first = next((number for number, names in enumerate(own) if names), None)
+    classes = declared or (() if first is None else own[first])
+    for file, names in zip(files, own, strict=True):
+        if not names or set(names) == set(classes):
+            continue
+        if not declared and first is not None:
+            raise DataError(
+                f"{file}: its schema names the classes {', '.join(names)}; the schema of {files[first]} names "
+                f"{', '.join(classes)}. Write both with the same classes, or declare ParquetImages(classes=...)."
+            )
+        log.warning(
+            "%s: its schema names the classes %s; integer labels are read as the declared classes, in the order %s",
+            file,
+            ", ".join(names),
+            ", ".join(classes),
+        )
+    return classes, [names if set(names) == set(classes) else classes for names in own]
 
 
 def class_order(labels: set[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from training.data.tables.values import FEATURE
 from training.errors import DataError
 
 _BATCH_ROWS = 8192
+_BATCH_CHARACTERS = 1 << 26
 TXT = ".txt"
 _BYTE_ORDER_MARK = "\ufeff"
 _OF_ANOTHER_ENCODING = (
@@ -108,7 +109,7 @@ def class_batches(
     """
     for number, file in enumerate(files):
         texts, start = _texts(file, encoding), 0
-        while part := list(islice(texts, _BATCH_ROWS)):
+        while part := list(_limited(texts)):
             yield (
                 file.split,
                 pa.RecordBatch.from_pydict(
@@ -121,6 +122,16 @@ def class_batches(
                 ),
             )
             start += len(part)
+
+
+def _limited(texts: Iterator[str | None]) -> Iterator[str | None]:
+    """The next texts: at most `_BATCH_ROWS`, and no more once they have `_BATCH_CHARACTERS`."""
+    characters = 0
+    for text in islice(texts, _BATCH_ROWS):
+        yield text
+        characters += len(text or "")
+        if characters >= _BATCH_CHARACTERS:
+            return
 
 
 def _labels(label: str | None, rows: int) -> pa.Array:

@@ -29,6 +29,8 @@ _FULL = {
     errno.EFBIG: "the file would exceed the size limit",
 }
 
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
+
 
 def open_store(url: str) -> "LocalStore":
     """The store in the folder that a `file://` URL names."""
@@ -106,6 +108,13 @@ class LocalStore:
                     os.link(aside, target)  # unlike a rename, fails when the target exists
                 except FileExistsError:
                     return False
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    raise ResourceError(
+                        f"storage.url: the file system of {target.parent} has no hard links, which commits "
+                        "need. Use a folder on another file system, or an object store."
+                    ) from error
                 sync_folder(target.parent)
         except FileNotFoundError as error:
             raise _removed(target) from error
@@ -114,7 +123,8 @@ class LocalStore:
     @_explained
     def keys(self, prefix: str) -> list[str]:
         # Unlike Path.rglob, os.walk leaves out folders that another process removes meanwhile.
-        found = (Path(folder) / name for folder, _, names in os.walk(self._folder / prefix) for name in names)
+        walked = os.walk(self._folder / prefix, onerror=_raised)
+        found = (Path(folder) / name for folder, _, names in walked for name in names)
         return sorted(file.relative_to(self._folder).as_posix() for file in found if file.is_file())
 
     @_explained
@@ -143,6 +153,12 @@ class LocalStore:
         from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
         return SubTreeFileSystem(str(self._folder), LocalFileSystem())
+
+
+def _raised(error: OSError) -> None:
+    """Raise an error of listing a folder; one that is missing, or was removed by another process, has no objects."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _removed(target: Path) -> TransientError:

@@ -168,3 +168,12 @@ def test_a_colour_mode_that_pillow_does_not_convert_is_a_bad_image() -> None:
     found = decode(rows, Target(4, 1, (1, 4, 4)))
     assert found.good.tolist() == [1]
     assert "has colour mode LAB, which can't be converted" in str(found.bad[0])
+
+
+def test_too_little_memory_makes_no_bad_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", no_memory)
+    with pytest.raises(MemoryError):
+        open_image(b"content")

@@ -146,6 +146,15 @@ def test_a_class_without_rows_in_a_split_is_refused(
         prepared(home, ParquetImages(rows), "pets")
 
 
+def test_images_of_a_single_class_are_refused(home: Home, tmp_path: Path) -> None:
+    """Every model would have an accuracy of 100 %, and become champion."""
+    rows = write_rows(tmp_path / "rows.parquet", random_pixels(20), ["cat"] * 20)
+    with pytest.raises(
+        DataError, match="all images are of one class, cat; a classification needs at least 2"
+    ):
+        prepared(home, ParquetImages(rows), "pets")
+
+
 def test_not_a_number_is_refused_by_row(home: Home, tmp_path: Path) -> None:
     pixels = random_pixels(20).astype(np.float32)
     pixels[7, 1, 1, 1] = np.nan

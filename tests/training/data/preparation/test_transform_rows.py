@@ -17,8 +17,9 @@ from training.data.sources.digits import Digits
 from training.data.sources.table import Table
 from training.errors import DataError, SettingError
 from training.identity import data_fingerprint
-from training.recipe import RecipeRef, load
+from training.recipe import load
 from training.recipe_function import recipe_function
+from training.recipe_sources import RecipeRef
 from training.records import DatasetVersion, ProblemName
 from training.settings.schema import DataSettings
 from training.storage.paths import Home

@@ -1,6 +1,10 @@
 """idx files: found, unpacked or downloaded; every kind of wrong file is refused by name."""
 
 import gzip
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +12,7 @@ import numpy as np
 import pytest
 from small_sources import IDX_ROWS, flip, idx_bytes, publish_idx, write_idx
 
+from training.data.sources import idx
 from training.data.sources.idx import FILES, IdxFiles
 from training.data.sources.published import FASHION_MNIST, MNIST, Publication, publication
 from training.errors import DataError, TransientError
@@ -34,6 +39,16 @@ def test_found_in_every_layout(tmp_path: Path, inside: str, rows_of, pixels_of) 
     assert files.classes == CLASSES
     assert rows_of(files, "train", [6, 0, 6])[0]["where"] == "train-images-idx3-ubyte row 6"
     assert not (tmp_path / "home").exists()
+
+
+def test_of_several_data_sets_the_one_of_the_source_is_read(tmp_path: Path) -> None:
+    for name in ("FashionMNIST", "MNIST"):
+        write_idx(tmp_path / "data" / name / "raw")
+    for name in ("FashionMNIST", "MNIST"):
+        source = IdxFiles(name, CLASSES, tmp_path / "data")
+        assert Path(source.fetch(tmp_path / "home").root) == tmp_path / "data" / name / "raw"
+    with pytest.raises(DataError, match=r"several data sets \(FashionMNIST, MNIST\). Give the folder of one"):
+        IdxFiles("KMNIST", CLASSES, tmp_path / "data").fetch(tmp_path / "home")
 
 
 def test_packed_files_are_unpacked_elsewhere(tmp_path: Path, rows_of, pixels_of) -> None:
@@ -157,7 +172,7 @@ def test_a_file_that_only_its_sha256_tells_apart_is_refused(site, published, tmp
     source = replace(source, published=replace(source.published, files=(changed, *others)))
     with pytest.raises(TransientError, match="wrong sha256"):  # the other mirror answers 503
         source.fetch(tmp_path / "home")
-    assert not [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert [path.name for path in (tmp_path / "home").rglob("*") if path.is_file()] == ["download.lock"]
 
 
 @pytest.mark.parametrize(("known", "name"), [(MNIST, "MNIST"), (FASHION_MNIST, "FashionMNIST")])
@@ -198,3 +213,23 @@ def test_real_fashion_mnist(real_data: Path, tmp_path: Path) -> None:
         total, seen = total + int(values.sum(dtype=np.int64)), seen + len(values)
     assert seen == 60_000 * 28 * 28
     assert round(total / seen / 255, 4) == 0.2860
+
+
+def test_two_first_downloads_at_once_are_one(
+    site, published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock, the second would look for packed files that the first has unpacked and removed."""
+    source, _ = published
+    entered, unpack = threading.Semaphore(0), idx._unpack
+
+    def slow(packed: Sequence[Path], raw: Path) -> None:
+        entered.release()
+        time.sleep(0.5)  # in which the other would enter
+        unpack(packed, raw)
+
+    monkeypatch.setattr(idx, "_unpack", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(source.fetch, tmp_path / "home") for _ in range(2))
+        assert first.result() == second.result()
+    assert entered.acquire(blocking=False)
+    assert not entered.acquire(blocking=False)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_sources import flip
 
+from training.data.sources.cifar import Cifar10
 from training.data.sources.digits import Digits
 from training.data.sources.idx import IdxFiles
 from training.data.sources.locate import open_path, reader
@@ -262,3 +263,16 @@ def test_real_images_in_an_archive(real_data: Path, tmp_path: Path) -> None:
     assert (len(files.classes), files.files) == (10, 1200)
     first = next(reader(files).read(files, "train", [0])).to_pylist()[0]
     assert first["image"].startswith(b"\xff\xd8\xff")
+
+
+def test_of_several_data_sets_the_kind_of_the_recipe_is_read(tmp_path: Path) -> None:
+    for name in ("FashionMNIST", "MNIST"):
+        idx(tmp_path / "data" / name / "raw")
+    cifar(tmp_path / "data" / "cifar-10-batches-bin")
+    found = open_path(tmp_path / "data", tmp_path / "home", own=Cifar10())
+    assert isinstance(found, Cifar10)
+    found = open_path(tmp_path / "data", tmp_path / "home", own=IdxFiles("MNIST"))
+    assert isinstance(found, IdxFiles)
+    assert Path(found.fetch(tmp_path / "home").root) == tmp_path / "data" / "MNIST" / "raw"
+    with pytest.raises(DataError, match="several data sets"):
+        open_path(tmp_path / "data", tmp_path / "home")

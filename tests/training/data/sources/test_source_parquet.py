@@ -314,3 +314,45 @@ def test_rows_without_a_clear_split_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "empty.parquet", tensors(IMAGES).slice(0, 0), pa.array([], pa.string()))
     with pytest.raises(DataError, match="has no rows"):
         ParquetImages(tmp_path / "empty.parquet").fetch(tmp_path)
+
+
+def named(file: Path, names: list[str], labels: list[int]) -> None:
+    """A file with integer labels, whose names Hugging Face's `datasets` wrote into the schema."""
+    feature = {"names": names, "_type": "ClassLabel"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"label": feature}}})}
+    table = pa.table({"image": [b"1", b"2"], "label": labels}).replace_schema_metadata(metadata)
+    file.parent.mkdir(exist_ok=True)
+    pq.write_table(table, file)
+
+
+def labels_of(source: ParquetImages, home: Path, rows_of: Any) -> dict[str, list[str]]:
+    files = source.fetch(home)
+    return {split: [row["label"] for row in rows_of(files, split)] for split in source.splits(files)}
+
+
+def test_integer_labels_have_the_names_of_their_own_file(tmp_path: Path, rows_of) -> None:
+    data = tmp_path / "data"
+    named(data / "train-1.parquet", ["cat", "dog"], [0, 1])
+    named(data / "test-1.parquet", ["dog", "cat"], [0, 1])
+    right = {"train": ["cat", "dog"], "test": ["dog", "cat"]}
+    assert labels_of(ParquetImages(data), tmp_path / "home", rows_of) == right
+    declared = ParquetImages(data, classes=("dog", "cat"))
+    assert labels_of(declared, tmp_path / "home", rows_of) == right
+    assert declared.fetch(tmp_path / "home").classes == ("dog", "cat")
+
+
+def test_files_that_name_different_classes_are_refused_unless_the_recipe_declares_them(
+    tmp_path: Path, rows_of, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    named(data / "train-1.parquet", ["cat", "dog"], [0, 1])
+    named(data / "test-1.parquet", ["cat", "cow"], [0, 1])
+    with pytest.raises(DataError, match=r"names the classes cat, .*; the schema of .* names cat, "):
+        ParquetImages(data).fetch(tmp_path / "home")
+    declared = ParquetImages(data, classes=("katze", "hund"))
+    expected = {"train": ["katze", "hund"], "test": ["katze", "hund"]}
+    assert labels_of(declared, tmp_path / "home", rows_of) == expected
+    assert (
+        "its schema names the classes cat, cow; integer labels are read as the declared classes"
+        in caplog.text
+    )

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.data.tables.values import FEATURE
+from training.data.text import class_files
 from training.data.text.class_files import ClassFile, class_batches, find_class_files, lines_of
 from training.errors import DataError
 
@@ -93,3 +94,12 @@ def test_lines_of_an_encoding_with_wide_line_ends_are_refused_with_the_reason(
         list(class_batches([lines], encoding, "text"))
     ((_, batch),) = class_batches([lines._replace(whole=True)], encoding, "text")
     assert batch[f"{FEATURE}text"].to_pylist() == ["good\nbetter"]
+
+
+def test_long_lines_make_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_files, "_BATCH_CHARACTERS", 10)
+    file = tmp_path / "books.pos"
+    file.write_text("".join(f"{'x' * length}\n" for length in (4, 8, 12, 16, 1)))
+    batches = [batch for _, batch in class_batches([ClassFile("", "pos", file, False)], "utf-8", "text")]
+    assert [len(batch) for batch in batches] == [2, 1, 1, 1]
+    assert [row for batch in batches for row in batch["row"].to_pylist()] == [1, 2, 3, 4, 5]

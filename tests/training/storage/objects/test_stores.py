@@ -1,10 +1,13 @@
 """Object stores: each keeps the contract; URLs and failures are explained."""
 
+import errno
+import os
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -282,3 +285,33 @@ def test_an_upload_to_s3_has_no_more_parts_than_s3_takes(size: int, tmp_path: Pa
     part = files.put_file.call_args.kwargs["chunksize"]
     assert part >= 5 << 20
     assert size <= part * 10_000
+
+
+def test_a_folder_that_can_not_be_listed_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    store.put_new("runs/key", b"")
+    scandir = os.scandir
+
+    def failing(path: Any) -> Any:
+        if Path(path) == tmp_path / "runs":
+            raise OSError(errno.EIO, "Input/output error")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(TransientError, match="Input/output error"):
+        store.keys("runs")
+    assert store.keys("nothing") == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_links(*_: Any) -> None:
+        raise OSError(number, "not possible")
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(ResourceError, match="has no hard links"):
+        open_store(f"file://{tmp_path}").put_new("key", b"")

@@ -12,7 +12,7 @@ from small_runs import job_for, tiny_settings, write_recipe
 from training.attempts.fence import Fence
 from training.attempts.job import TrainingJob
 from training.checkpoints.opening import stored_run
-from training.recipe import keep_copy
+from training.recipe_copy import keep_copy
 from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import Settings
 from training.storage.paths import Home
