@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect_failures import server_fails_at_the_end
 from registered import BROKEN, CLASSES, MODEL, SHAPE, encoded, picture, rows_of, save
 
 from tasks import predict as step
@@ -181,22 +182,11 @@ def test_the_flow_returns_the_summary(served_home, tmp_path, monkeypatch):
 def test_predictions_are_reported_although_prefects_server_fails_at_their_end(
     served_home, tmp_path, monkeypatch, caplog
 ):
-    from prefect.client.orchestration import SyncPrefectClient
-
     from flows.predict import predicted
 
     monkeypatch.setenv("EVERGREEN_HOME", str(served_home.root))
     save(tmp_path / "images", [("0.png", "red top")])
-    real, refused = SyncPrefectClient.set_flow_run_state, []
-
-    def failing(self, run, state, *given, **options):
-        if state.is_completed() or refused:
-            refused.append(state)
-            raise ConnectionError("the server went away")
-        return real(self, run, state, *given, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SyncPrefectClient, "set_flow_run_state", failing)
+    with server_fails_at_the_end() as refused:
         summary = predicted(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
     assert refused
     assert (summary.rows, "the prediction is done" in caplog.text) == (1, True)

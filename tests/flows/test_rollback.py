@@ -10,6 +10,7 @@ import pytest
 import registered
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from prefect_failures import server_fails_at_the_end
 from registered import MODEL
 
 from tasks import rollback as step
@@ -156,22 +157,11 @@ def test_the_flow_returns_from_and_to(promoted, monkeypatch):
 
 @pytest.mark.usefixtures("prefect_harness")
 def test_a_rollback_is_done_once_although_prefects_server_fails_at_its_end(promoted, monkeypatch, caplog):
-    from prefect.client.orchestration import SyncPrefectClient
-
     from flows.rollback import rolled_back
 
     home, client = promoted
     monkeypatch.setenv("EVERGREEN_HOME", str(home.root))
-    real, refused = SyncPrefectClient.set_flow_run_state, []
-
-    def failing(self, run, state, *given, **options):
-        if state.is_completed() or refused:
-            refused.append(state)
-            raise ConnectionError("the server went away")
-        return real(self, run, state, *given, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(SyncPrefectClient, "set_flow_run_state", failing)
+    with server_fails_at_the_end() as refused:
         assert rolled_back(MODEL, why="by test") == ("2", "1")
     assert refused
     assert "the rollback is done" in caplog.text
