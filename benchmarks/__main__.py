@@ -98,14 +98,14 @@ def _lines_before(results: Results, row: Row, hooks: bool) -> list[Line]:
     """The row's lines, if all its claims have a result of the present code and packages, or a failure."""
     claimed = {claim.id for claim in row.claims}
     versions = store.versions_of(row.packages)
-    found = [
+    lines = [
         line
         for line in results.rows
         if line.id in claimed
         and (line.hooks, line.code, line.versions) == (hooks, results.code, versions)
         and (line.ratio is not None or line.failed_runs)
     ]
-    return found if len(found) == len(claimed) else []
+    return lines if len(lines) == len(claimed) else []
 
 
 def _lines(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool) -> list[Line]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from training.errors import EvergreenError, SettingError
 from training.ray_cluster.cluster import check_answers
 from training.redaction import redact
-from training.storage.paths import HOME_VARIABLE, home
+from training.storage.paths import HOME_VARIABLE, home_to_write
 
 ADDRESS_VARIABLE = "EVERGREEN_RAY_ADDRESS"
 TRACKING_VARIABLE = "EVERGREEN_TRACKING_URI"
@@ -56,6 +56,6 @@ def _placed(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         "address": environment[ADDRESS_VARIABLE],
         "tracking_uri": environment[TRACKING_VARIABLE],
-        "home": str(home().root),
+        "home": str(home_to_write().root),
         "checkout": str(Path.cwd()),
     }

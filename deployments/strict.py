@@ -48,13 +48,15 @@ async def fit_forms(tell: Callable[[str], object]) -> None:
     async with get_client() as client:
         for flow, (entrypoint, single) in _FLOWS.items():
             schema = _schema_of(entrypoint)
-            for one in await _deployments_of(client, flow):
-                if one.entrypoint != entrypoint:
+            for deployment in await _deployments_of(client, flow):
+                if deployment.entrypoint != entrypoint:
                     continue
-                form, said = _fitted(one, schema, single)
+                form, said = _fitted(deployment, schema, single)
                 if form is not None:
-                    await client.update_deployment(one.id, DeploymentUpdate(parameter_openapi_schema=form))
-                tell(f"{flow}/{one.name}: {said}")
+                    await client.update_deployment(
+                        deployment.id, DeploymentUpdate(parameter_openapi_schema=form)
+                    )
+                tell(f"{flow}/{deployment.name}: {said}")
 
 
 def _schema_of(entrypoint: str) -> Schema:
@@ -70,38 +72,41 @@ async def _deployments_of(client: "PrefectClient", flow: str) -> "list[Deploymen
     from prefect.client.schemas.sorting import DeploymentSort
 
     named = FlowFilter(name=FlowFilterName(any_=[flow]))
-    found: list[DeploymentResponse] = []
+    deployments: list[DeploymentResponse] = []
     while page := await client.read_deployments(
-        flow_filter=named, sort=DeploymentSort.NAME_ASC, offset=len(found)
+        flow_filter=named, sort=DeploymentSort.NAME_ASC, offset=len(deployments)
     ):
-        found += page
-    return found
+        deployments += page
+    return deployments
 
 
-def _fitted(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) -> tuple[Schema | None, str]:
+def _fitted(
+    deployment: "DeploymentResponse", schema: Schema, single: Iterable[str]
+) -> tuple[Schema | None, str]:
     """The new schema of a deployment's parameters, None if it can't be changed, and a sentence about the form.
 
     `schema` is that of the flow; `single` is explained in :func:`flows.run_form.form_for`.
     """
     try:
-        return _form_of(
-            one, schema, single
-        ), f"the form fits {one.parameters['recipe']}; other recipes, settings and parameters are refused"
+        return (
+            _form_of(deployment, schema, single),
+            f"the form fits {deployment.parameters['recipe']}; other recipes, settings and parameters are refused",
+        )
     except _NotFittedError as reason:
         said = str(reason)
     closed = {**schema, "additionalProperties": False}
-    if refused := _refused(one.parameters, closed):
+    if refused := _refused(deployment.parameters, closed):
         return None, f"not changed: the flow refuses a parameter of the deployment: {refused}"
     return closed, f"unknown parameters are refused; the form has the settings of all recipes, because {said}"
 
 
-def _form_of(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) -> Schema:
+def _form_of(deployment: "DeploymentResponse", schema: Schema, single: Iterable[str]) -> Schema:
     """The form for the deployment's recipe. Raises :class:`_NotFittedError` if the deployment can't have it."""
-    given = one.parameters
+    given = deployment.parameters
     if "recipe" not in given:
         raise _NotFittedError("the deployment names no recipe")
     try:
-        own = load(_place_of(given["recipe"], one))[0].settings
+        own = load(_place_of(given["recipe"], deployment))[0].settings
         form = form_for(schema, given["recipe"], own, given.get("settings") or {}, single)
     except EvergreenError as error:
         raise _NotFittedError(str(error)) from None
@@ -112,9 +117,11 @@ def _form_of(one: "DeploymentResponse", schema: Schema, single: Iterable[str]) -
     return form
 
 
-def _place_of(recipe: str, one: "DeploymentResponse") -> str:
+def _place_of(recipe: str, deployment: "DeploymentResponse") -> str:
     """The recipe; a relative path as an absolute path in the folder of the deployment's runs."""
-    folders = [step[_FOLDER_STEP]["directory"] for step in one.pull_steps or () if _FOLDER_STEP in step]
+    folders = [
+        step[_FOLDER_STEP]["directory"] for step in deployment.pull_steps or () if _FOLDER_STEP in step
+    ]
     is_relative = recipe.endswith(".py") and not recipe.startswith(("/", "~"))
     return str(Path(*folders[-1:], recipe)) if is_relative else recipe
 

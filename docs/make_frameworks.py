@@ -32,15 +32,15 @@ def table() -> str:
     rows = [_HEAD, ("---",) * len(_HEAD)]
     for name in TRAINERS:
         rows.append(_row(name, section_of_trainer(name)(), recipes))
-        rows += [_row(name, one, recipes) for one in _strategies(section_of_trainer(name))]
+        rows += [_row(name, section, recipes) for section in _strategies(section_of_trainer(name))]
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
 def _strategies(section: type[TrainerSettings]) -> Iterator[TrainerSettings]:
     """The section with each value of its setting `strategy` but the default, if the section has that setting."""
     if (field := section.model_fields.get("strategy")) is not None:
-        others = (one for one in get_args(field.annotation) if one != field.default)
-        yield from (section.model_validate({"strategy": one}) for one in others)
+        others = (strategy for strategy in get_args(field.annotation) if strategy != field.default)
+        yield from (section.model_validate({"strategy": strategy}) for strategy in others)
 
 
 def _row(name: str, section: TrainerSettings, recipes: list[tuple[Recipe, RecipeRef]]) -> tuple[str, ...]:
@@ -54,7 +54,10 @@ def _row(name: str, section: TrainerSettings, recipes: list[tuple[Recipe, Recipe
     return (
         f"`{name}`" if is_default else f'`{name}` with `strategy="{strategy}"`',
         f"`{extra}`" if extra else "none",
-        _examples([one for one in recipes if one[0].settings.trainer == name], extra)
+        _examples(
+            [recipe_and_ref for recipe_and_ref in recipes if recipe_and_ref[0].settings.trainer == name],
+            extra,
+        )
         if is_default
         else f"as `{name}`, with `--set training.strategy={strategy}`",
         _UNITS[promise.resumes],
@@ -87,9 +90,9 @@ def _examples(recipes: list[tuple[Recipe, RecipeRef]], extra: str) -> str:
 
 def page(text: str) -> str:
     """The text of the page with a new table. Raises ValueError if the page lacks the two lines around the table."""
-    before, found, rest = text.partition(_BEGIN)
-    _, also_found, after = rest.partition(_END)
-    if not (found and also_found):
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
         raise ValueError(f"{PAGE}: the page needs the lines {_BEGIN.strip()} and {_END}")
     return before + _BEGIN + table() + _END + after
 

@@ -143,8 +143,8 @@ def _signature(name: str, value: Any) -> str:
         for field in (dataclasses.fields(value) if dataclasses.is_dataclass(value) else ())
         if field.default_factory is not dataclasses.MISSING
     }
-    parts = [_parameter(one, made) for one in signature.parameters.values()]
-    by_name = [one.kind is one.KEYWORD_ONLY for one in signature.parameters.values()]
+    parts = [_parameter(parameter, made) for parameter in signature.parameters.values()]
+    by_name = [parameter.kind is parameter.KEYWORD_ONLY for parameter in signature.parameters.values()]
     if any(by_name):
         parts.insert(by_name.index(True), "*")
     returned = signature.return_annotation
@@ -153,12 +153,18 @@ def _signature(name: str, value: Any) -> str:
     return line if len(line) <= _WIDTH else f"{name}(\n    " + ",\n    ".join(parts) + f",\n){end}"
 
 
-def _parameter(one: inspect.Parameter, made: dict[str, str]) -> str:
+def _parameter(parameter: inspect.Parameter, made: dict[str, str]) -> str:
     """A parameter with type and default; `made` names the functions that create defaults of a dataclass."""
-    text = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + one.name
-    if one.annotation is not one.empty and get_origin(one.annotation) is not Unpack:
-        text += f": {_text_of(one.annotation)}"
-    return text if one.default is one.empty else f"{text} = {made.get(one.name, repr(one.default))}"
+    text = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
+        parameter.kind, ""
+    ) + parameter.name
+    if parameter.annotation is not parameter.empty and get_origin(parameter.annotation) is not Unpack:
+        text += f": {_text_of(parameter.annotation)}"
+    return (
+        text
+        if parameter.default is parameter.empty
+        else f"{text} = {made.get(parameter.name, repr(parameter.default))}"
+    )
 
 
 def _row(name: str, field: FieldInfo) -> str:

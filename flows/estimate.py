@@ -136,7 +136,7 @@ def saved_step(plan: RunPlan) -> int:
     if plan.settings.storage.url is not None:
         with suppress(EvergreenError):
             stored = stored_run_of(plan.settings.storage.url, plan.recipe.name, plan.paths.root.name)
-            return max((one.step for one in stored.state().checkpoints), default=0)
+            return max((checkpoint.step for checkpoint in stored.state().checkpoints), default=0)
         return 0
     saved = [int(path.name.removeprefix("step-")) for path in plan.paths.checkpoints.glob("step-*")]
     return max(saved, default=0)

@@ -16,7 +16,7 @@ from tasks.predict import PredictionSummary
 from tasks.step import without_secrets
 from training.redaction import shown
 from training.settings.schema import RaySettings
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 
 
 @flow(name="predict", flow_run_name="predict-{model}")
@@ -48,7 +48,7 @@ def predict(
     """
     with sigterm_ends_flow(), retried_if_transient(), without_secrets():
         made = step.predict(
-            str(home(for_run=False).root),
+            str(home_to_write(for_run=False).root),
             model,
             input,
             output,

@@ -65,17 +65,17 @@ class Preview(Record):
 
 
 def make_plan(
-    recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False
+    recipe_name: str, overrides: dict[str, Any], home: Home, force: bool = False
 ) -> tuple[Recipe, RunPlan]:
     """Resolve settings and identify the run; fetches the source files if they are not in the home yet."""
     recipe, ref = load(recipe_name)
     settings = resolve_here(recipe.settings, overrides)
-    files = choose_source(recipe, settings, place).fetch(place.sources / recipe.name)
-    return recipe, identify(place, ref, settings, files, force, find_start(place, ref.name, settings))
+    files = choose_source(recipe, settings, home).fetch(home.sources / recipe.name)
+    return recipe, identify(home, ref, settings, files, force, find_start(home, ref.name, settings))
 
 
 def release_if_unchanged(
-    recipe_name: str, overrides: dict[str, Any], place: Home, force: bool
+    recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
 ) -> Release | None:
     """The release of an earlier run with the same run key, found without Prefect and Ray.
 
@@ -85,10 +85,10 @@ def release_if_unchanged(
     """
     recipe, _ = load(recipe_name)
     resolve_here(recipe.settings, overrides)
-    if force or identity.latest_ingredients(place, recipe.name) is None:
+    if force or identity.latest_ingredients(home, recipe.name) is None:
         return None
     try:
-        _, plan = make_plan(recipe_name, overrides, place)
+        _, plan = make_plan(recipe_name, overrides, home)
         return find_release(plan)
     except EvergreenError as error:
         if error.transient:  # the flow retries, and waits longer
@@ -96,13 +96,13 @@ def release_if_unchanged(
         raise
 
 
-def preview(recipe_name: str, overrides: dict[str, Any], place: Home, force: bool = False) -> Preview:
+def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool = False) -> Preview:
     """Describe everything that a run would do.
 
     Raises the errors that `evergreen retrain` would raise, as far as a few rows of the data, the champion and the
     model reveal them.
     """
-    recipe, plan = make_plan(recipe_name, overrides, place, force)
+    recipe, plan = make_plan(recipe_name, overrides, home, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
     if done is None:
         check_plan(plan, recipe, version)
@@ -169,8 +169,8 @@ def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) 
 def _last_replay(plan: RunPlan) -> str:
     """The result of the replay check of the newest run that has one."""
     for run in reversed(identity.runs_of(Home(Path(plan.home)), plan.recipe.name)):
-        if (found := read_outcome(run)) is not None:
-            return f"last run: {spelled(found.reproducible, found.reason)}"
+        if (outcome := read_outcome(run)) is not None:
+            return f"last run: {spelled(outcome.reproducible, outcome.reason)}"
     return "known after the first run"
 
 

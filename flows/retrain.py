@@ -43,7 +43,7 @@ from training.ray_cluster.controller import ray_for
 from training.recipe import load
 from training.records import DatasetVersion, Evaluation, Release, TrainedModel
 from training.redaction import show_credentials
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 from training.storage.record_files import write_record
 from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
@@ -118,13 +118,13 @@ def bring_up_to_date(
         log.warning("%s", unused)
     check_trackers(resolved)
     check_storage(resolved)
-    place = home()
-    with run_lock(place, ref.name):
-        close_killed(place, ref.name)
+    home = home_to_write()
+    with run_lock(home, ref.name):
+        close_killed(home, ref.name)
         with clock.time("download"):
-            files = download(recipe, resolved, str(place.root))
+            files = download(recipe, resolved, str(home.root))
             plan = identify(
-                place, ref, resolved, files, force, find_start(place, ref.name, resolved, wait=True)
+                home, ref, resolved, files, force, find_start(home, ref.name, resolved, wait=True)
             )
         if (done := find_release(plan, connect_patiently)) is not None:
             return done.model_copy(update={"seconds": clock.elapsed_s})

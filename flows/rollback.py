@@ -11,7 +11,7 @@ from flows.local.prefect_signals import sigterm_ends_flow
 from tasks import rollback as step
 from tasks.step import without_secrets
 from training.redaction import shown
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 
 
 # No retries, also where Prefect's settings give flows some: a retry of a rollback that was done would fail.
@@ -28,7 +28,9 @@ def rollback(
         to: Number of a version that was champion; empty: the champion before.
     """
     with sigterm_ends_flow(), without_secrets():
-        return done(step.rollback(str(home(for_run=False).root), model, why, shown(tracking_uri), to))
+        return done(
+            step.rollback(str(home_to_write(for_run=False).root), model, why, shown(tracking_uri), to)
+        )
 
 
 def rolled_back(

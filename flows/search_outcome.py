@@ -29,16 +29,16 @@ from training.storage.paths import Home
 
 
 def outcome_of(
-    recipe: str, planned: PlannedSearch, found: Search, overrides: Mapping[str, Any], release: Release | None
+    recipe: str, planned: PlannedSearch, search: Search, overrides: Mapping[str, Any], release: Release | None
 ) -> SearchResult:
     """The outcome of a finished search. Raises the error of :func:`without_winner` if no trial won."""
-    winner = found.winner
+    winner = search.winner
     if winner is None:
-        raise without_winner(found)
+        raise without_winner(search)
     assignments = _assignments(with_values(overrides, planned.overrides_of(winner)))
-    options = " ".join(f"--set {shlex.quote(redact(one))}" for one in assignments)
+    options = " ".join(f"--set {shlex.quote(redact(assignment))}" for assignment in assignments)
     return SearchResult(
-        search=found,
+        search=search,
         winner=winner.number,
         command=f"evergreen retrain {shlex.quote(recipe)} {options}",
         picture=str(planned.picture),
@@ -47,7 +47,7 @@ def outcome_of(
 
 
 def outcome_if_done(
-    recipe: str, request: Request, overrides: Mapping[str, Any], place: Home, retrain_winner: bool
+    recipe: str, request: Request, overrides: Mapping[str, Any], home: Home, retrain_winner: bool
 ) -> SearchResult | None:
     """The outcome if an earlier command completed the search and, with `retrain_winner`, the retraining; else None.
 
@@ -57,24 +57,24 @@ def outcome_if_done(
     chosen, ref = load(recipe)
     settings = resolve_here(chosen.settings, overrides)
     check_request(request, settings)
-    if not identity.runs_of(place, ref.name):
+    if not identity.runs_of(home, ref.name):
         return None
     try:
-        files = choose_source(chosen, settings, place).fetch(place.sources / chosen.name)
-        overrides, start = at_version(overrides, find_start(place, ref.name, settings))
+        files = choose_source(chosen, settings, home).fetch(home.sources / chosen.name)
+        overrides, start = at_version(overrides, find_start(home, ref.name, settings))
         settings = resolve_here(chosen.settings, overrides)
-        planned = grown(plan_search(place, ref, settings, files, request, start))
-        found = known_results(planned)
-        if not found.complete:
+        planned = grown(plan_search(home, ref, settings, files, request, start))
+        search = known_results(planned)
+        if not search.complete:
             return None
         release = None
-        if retrain_winner and found.winner is not None:
+        if retrain_winner and search.winner is not None:
             release = release_if_unchanged(
-                recipe, with_values(overrides, planned.overrides_of(found.winner)), place, False
+                recipe, with_values(overrides, planned.overrides_of(search.winner)), home, False
             )
             if release is None:
                 return None
-        made = outcome_of(recipe, planned, found, overrides, release)
+        made = outcome_of(recipe, planned, search, overrides, release)
         return made.model_copy(update={"reused": True})
     except EvergreenError as error:
         if error.transient:  # the flow retries, and waits longer

@@ -47,7 +47,7 @@ from training.search.planning import (
 from training.search.records import Scheduler, SearchResult
 from training.search.results import known_results, without_winner
 from training.settings.schema import Settings
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 from training.storage.run_lock import run_lock
 
 _made: list[SearchResult] = []
@@ -101,25 +101,25 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
     if retrain_winner:
         check_trackers(resolved)
     check_storage(resolved)
-    place = home()
+    home = home_to_write()
     with ExitStack() as ray:
-        with run_lock(place, ref.name):
-            close_killed(place, ref.name)
-            files = download(recipe, resolved, str(place.root))
-            settings, start = at_version(settings, find_start(place, ref.name, resolved, wait=True))
+        with run_lock(home, ref.name):
+            close_killed(home, ref.name)
+            files = download(recipe, resolved, str(home.root))
+            settings, start = at_version(settings, find_start(home, ref.name, resolved, wait=True))
             resolved = resolve_here(chosen.settings, settings)
-            planned = grown(plan_search(place, ref, resolved, files, request, start))
-            found = known_results(planned)
-            if not found.complete:
+            planned = grown(plan_search(home, ref, resolved, files, request, start))
+            search_record = known_results(planned)
+            if not search_record.complete:
                 ray.enter_context(ray_cluster(resolved))
-                found = search(planned, _dataset(planned, chosen, resolved), request.concurrent)
+                search_record = search(planned, _dataset(planned, chosen, resolved), request.concurrent)
                 planned = grown(planned)
-        winner = found.winner
+        winner = search_record.winner
         if winner is None:
-            raise without_winner(found)
+            raise without_winner(search_record)
         overrides = with_values(settings, planned.overrides_of(winner))
         release = bring_up_to_date(recipe, overrides, {}) if retrain_winner else None
-    made = outcome_of(recipe, planned, found, settings, release)
+    made = outcome_of(recipe, planned, search_record, settings, release)
     return made.model_copy(update={"seconds": clock.elapsed_s})
 
 

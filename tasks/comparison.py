@@ -69,7 +69,7 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
         return first
     tags = version_tags(client, plan.model, number)
     if (tags.get(RUN_KEY_TAG), tags.get(WEIGHTS_TAG)) == (plan.run_key, trained.weights_digest):
-        return next((one for one in _made(plan) if _same_candidate(one, first)), first)
+        return next((comparison for comparison in _made(plan) if _same_candidate(comparison, first)), first)
     update = {"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)}
     if plan.settings.gate.policy == "not_worse" and (anchor := anchor_of(client, plan.model, number)):
         weights = version_tags(client, plan.model, anchor).get(WEIGHTS_TAG)
@@ -82,22 +82,22 @@ def of_champion(verdict: Verdict) -> Verdict:
     return verdict.model_copy(update={"summary": f"{ALREADY_CHAMPION}: {verdict.rules[0].explanation}"})
 
 
-def _same_candidate(one: Comparison, other: Comparison) -> bool:
+def _same_candidate(comparison: Comparison, other: Comparison) -> bool:
     fields = {"store", "model", "candidate", "confidence", "format"}
-    return one.model_dump(include=fields) == other.model_dump(include=fields)
+    return comparison.model_dump(include=fields) == other.model_dump(include=fields)
 
 
 def _made(plan: RunPlan) -> Iterator[Comparison]:
     """Comparisons with complete scores, newest first."""
     folders = [folder for folder in comparison_folders(plan.paths) if (folder / COMPARISON).is_file()]
-    for folder in sorted(folders, key=lambda one: (one / COMPARISON).stat().st_mtime_ns, reverse=True):
+    for folder in sorted(folders, key=lambda path: (path / COMPARISON).stat().st_mtime_ns, reverse=True):
         if find_evaluation(folder) is not None:
             yield read_record(folder / COMPARISON, Comparison, owner_of(folder))
 
 
 def comparison_folders(run: RunPaths) -> list[Path]:
     """Folders of a run's comparisons, without the damaged folders that were set aside."""
-    return sorted(one for one in run.evaluation.glob("against-*") if ".damaged-" not in one.name)
+    return sorted(folder for folder in run.evaluation.glob("against-*") if ".damaged-" not in folder.name)
 
 
 def owner_of(folder: Path) -> str:

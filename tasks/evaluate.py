@@ -78,12 +78,12 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
     client = connect_patiently(plan)
     now = comparison_now(client, plan, trained)
     folder = now.folder(plan)
-    if (found := find_evaluation(folder)) is not None:
-        return found
+    if (evaluation := find_evaluation(folder)) is not None:
+        return evaluation
     if folder.exists():
         set_aside(folder, "its files are damaged, so the models are scored again")
     with atomic_folder(folder) as aside:
-        champion, anchor = (_loaded(client, plan, version, one) for one in (now.champion, now.anchor))
+        champion, anchor = (_loaded(client, plan, version, number) for number in (now.champion, now.anchor))
         made = compare(plan, version, trained, champion, anchor, aside)
         child = plan.initial is not None and plan.initial.digest == now.champion_weights
         made = made.model_copy(update={"initial": plan.initial, "champion_is_parent": child})
@@ -104,20 +104,20 @@ def compare(
     Raises :class:`SettingError` when no such row is left.
     """
     test, problem = open_columns(version, "test"), problem_named(version.problem)
-    trained_on = _training_rows(plan, [one for one in (champion, anchor) if one is not None])
+    trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
     compared = _rows_to_compare(plan, version, trained_on)
     rows = test if compared.all() else test.selected(compared, folder)
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
-    found = _measured(predict, rows.inputs)
-    ours = problem.aligned(found.predictions, version.classes, version)
-    candidate = _score(plan, version, rows, found, ours, metrics)
+    measured = _measured(predict, rows.inputs)
+    ours = problem.aligned(measured.predictions, version.classes, version)
+    candidate = _score(plan, version, rows, measured, ours, metrics)
     theirs, other, first = None, None, None
     if champion is not None:
-        found = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
-        theirs = _aligned(plan, champion, found.predictions, version)
-        other = _score(plan, version, rows, found, theirs, metrics)
+        measured = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
+        theirs = _aligned(plan, champion, measured.predictions, version)
+        other = _score(plan, version, rows, measured, theirs, metrics)
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         first = _aligned(plan, anchor, answers, version)
@@ -142,8 +142,8 @@ def compare(
 def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
     """`fields` with row numbers of the test split; compared row i is row `numbers[i]` of the split."""
 
-    def numbered(one: Any) -> Any:
-        return one.model_copy(update={"row": int(numbers[one.row])})
+    def numbered(record: Any) -> Any:
+        return record.model_copy(update={"row": int(numbers[record.row])})
 
     rows = {name: tuple(map(numbered, fields[name])) for name in _ROW_LISTS if name in fields}
     return fields | rows
@@ -151,10 +151,10 @@ def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[st
 
 def _training_rows(plan: RunPlan, others: list[Champion]) -> dict[str, Digests | None]:
     """The training rows of each other model, and of the weights that the candidate started from, by their names."""
-    found = {f"{plan.model} version {one.version}": one.trained_on for one in others}
+    digests = {f"{plan.model} version {model.version}": model.trained_on for model in others}
     if plan.initial is not None:
-        found[f"the initial weights of the candidate ({plan.initial.name})"] = inherited_rows(plan)
-    return found
+        digests[f"the initial weights of the candidate ({plan.initial.name})"] = inherited_rows(plan)
+    return digests
 
 
 def _rows_to_compare(
@@ -199,53 +199,55 @@ class Measured(NamedTuple):
 
 
 def _measured(predict: Predict, inputs: Inputs) -> Measured:
-    one = latency_ms(predict, inputs)
+    latency = latency_ms(predict, inputs)
     began = time.perf_counter()
-    found = predict(inputs)
-    return Measured(found, one, len(inputs) / (time.perf_counter() - began))
+    predictions = predict(inputs)
+    return Measured(predictions, latency, len(inputs) / (time.perf_counter() - began))
 
 
 def _score(
     plan: RunPlan,
     version: DatasetVersion,
     test: Columns,
-    found: Measured,
+    measured: Measured,
     predictions: Predictions,
     metrics: RecipeMetrics,
 ) -> Score:
-    """The score of `predictions`: those of `found`, in the order of the dataset's classes."""
+    """The score of `predictions`: those of `measured`, in the order of the dataset's classes."""
     score = problem_named(version.problem).score(
         test.targets,
         predictions,
         version,
         plan.settings.gate.confidence,
-        found.latency_ms,
-        found.rows_per_s,
+        measured.latency_ms,
+        measured.rows_per_s,
     )
     return score.model_copy(update={"recipe_metrics": metrics.of_rows(predictions, test.targets)})
 
 
-def _aligned(plan: RunPlan, champion: Champion, found: Predictions, version: DatasetVersion) -> Predictions:
+def _aligned(
+    plan: RunPlan, champion: Champion, predictions: Predictions, version: DatasetVersion
+) -> Predictions:
     """A registered model's predictions, in the dataset's order of classes.
 
     Raises :class:`DataError` when one is not finite.
     """
-    if not np.isfinite(found).all():
+    if not np.isfinite(predictions).all():
         raise DataError(
             f"model {plan.model} version {champion.version} gives predictions that are not finite, so it is damaged. "
             "`evergreen rollback` points the alias to a sound version."
         )
-    return problem_named(version.problem).aligned(found, champion.classes, version)
+    return problem_named(version.problem).aligned(predictions, champion.classes, version)
 
 
 def latency_ms(predict: Predict, inputs: Inputs) -> float:
     """Median latency in milliseconds of `predict` on a batch of one row."""
-    one = np.array(inputs[:1])
-    predict(one)  # warm-up: the first call includes set-up
+    row = np.array(inputs[:1])
+    predict(row)  # warm-up: the first call includes set-up
     taken = []
     for _ in range(_LATENCY_TRIES):
         began = time.perf_counter()
-        predict(one)
+        predict(row)
         taken.append(time.perf_counter() - began)
     return float(np.median(taken) * 1000)
 
@@ -268,7 +270,7 @@ def _inputs_of(
     return np.concatenate(parts)[compared]
 
 
-def same_inputs(one: TableSchema, other: TableSchema) -> bool:
+def same_inputs(schema: TableSchema, other: TableSchema) -> bool:
     """Whether both schemas encode each row in the same way."""
 
     def meaning(table: TableSchema) -> Any:
@@ -276,7 +278,7 @@ def same_inputs(one: TableSchema, other: TableSchema) -> bool:
         tokens = table.text and (table.text.tokenizer, table.text.length)
         return columns, tokens, table.preprocessing and table.preprocessing.made
 
-    return bool(meaning(one) == meaning(other))
+    return bool(meaning(schema) == meaning(other))
 
 
 def _loaded(
@@ -309,9 +311,9 @@ def _keep_predictions(
     problem, targets = problem_named(version.problem), test.targets[compared]
     digests = row_digests(version, "test")
     columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
-    for name, found in models.items():
-        if found is not None:
-            for ending, values in problem.row_columns(targets, found).items():
+    for name, predictions in models.items():
+        if predictions is not None:
+            for ending, values in problem.row_columns(targets, predictions).items():
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)
                 columns[name + ending][compared] = values

@@ -105,12 +105,12 @@ def close_killed(home: Home, recipe: str) -> None:
     )
     try:
         with get_client(sync_client=True) as client:
-            for found in client.read_flow_runs(flow_run_filter=ours):
-                if str(found.id) != str(flow_run.id):
+            for run in client.read_flow_runs(flow_run_filter=ours):
+                if str(run.id) != str(flow_run.id):
                     gone: State[None] = Crashed(
                         message="The process ended without a report; the recipe's next run resumes the work."
                     )
-                    client.set_flow_run_state(found.id, gone, force=True)
+                    client.set_flow_run_state(run.id, gone, force=True)
     except Exception as error:  # failing to correct old flow runs must not stop this run
         log.debug("flow runs that were killed could not be marked: %s", error)
 

@@ -79,8 +79,8 @@ def predict(
     for name, given in (("input", source), ("output", output)):
         if not given:
             raise SettingError(f"{name}: the path is empty")
-    place, target = resolved(source, "input"), resolved(output, "output")
-    check_places(place, target, overwrite)
+    source_path, target = resolved(source, "input"), resolved(output, "output")
+    check_places(source_path, target, overwrite)
     client = connect(tracking_uri, Home(Path(home)))
     if tracking_uri is None:
         check_not_moved(Home(Path(home)))
@@ -90,9 +90,9 @@ def predict(
     )
     served = open_served(model, number, tracking_uri, Home(Path(home)), function)
     reader = served.reader
-    chunks = reader.find(place)
+    chunks = reader.find(source_path)
     rows = sum(chunk.rows for chunk in chunks)
-    log.info("%s version %s (%s) on %d %s from %s", model, number, alias, rows, reader.unit, place)
+    log.info("%s version %s (%s) on %d %s from %s", model, number, alias, rows, reader.unit, source_path)
     on_ray = choose_ray(reader, rows, with_ray, ray)
     new = NewCategories()
     with ray_cluster(Settings(ray=ray)) if on_ray else nullcontext(), staged(target, overwrite) as aside:

@@ -265,7 +265,7 @@ def link_logged_model(client: "MlflowClient", model: str, number: str) -> None:
             return
         raise
     known = json.loads(logged.tags.get(_VERSIONS_TAG, "[]"))
-    if not any(one["name"] == model and str(one["version"]) == number for one in known):
+    if not any(version["name"] == model and str(version["version"]) == number for version in known):
         versions = [*known, {"name": model, "version": int(number)}]
         client.set_logged_model_tags(model_id, {_VERSIONS_TAG: json.dumps(versions)})
 
@@ -279,12 +279,12 @@ def is_champion_already(lease: Lease, number: str, verdict: Verdict) -> bool:
     client, home, model = lease.client, lease.home, lease.model
     if champion_of(client, model) != number:
         return False
-    moves = [one for one in read_decisions(home, model).undamaged() if one.to == number]
+    moves = [decision for decision in read_decisions(home, model).undamaged() if decision.to == number]
     compared = not verdict.promote or verdict.champion_version is not None
     if not moves and is_made_elsewhere(client, home, model, number):
         # Without the other home's verdict, this home may have moved the alias itself, and lacks only the record.
         return not compared or version_tags(client, model, number).get(VERDICT_TAG) == "promote"
-    return not compared and any(one.before for one in moves)
+    return not compared and any(move.before for move in moves)
 
 
 def settle(lease: Lease, number: str, weights: str, verdict: Verdict) -> Alias:
@@ -321,5 +321,5 @@ def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, fl
     numbers = problem_of(candidate).release_metrics(candidate, evaluation.champion, trained.selected())
     numbers |= candidate.recipe_metrics
     if evaluation.champion is not None:
-        numbers |= {f"champion_{name}": one for name, one in evaluation.champion.recipe_metrics.items()}
+        numbers |= {f"champion_{name}": value for name, value in evaluation.champion.recipe_metrics.items()}
     return {name: float(value) for name, value in numbers.items()}

@@ -178,7 +178,7 @@ def gather(
     def module() -> "nn.Module":
         return trained_module(reload_once(plan.recipe, plan.paths.recipe), version, trained)
 
-    examples = [one.row for one in evaluation.examples]
+    examples = [example.row for example in evaluation.examples]
     return ReportInputs(
         release=release,
         trained=trained,

@@ -25,12 +25,12 @@ def rollback(
 
     Both numbers are equal when `to` is champion already.
     """
-    place = Home(Path(home))
-    client = connect(tracking_uri, place)
+    home_paths = Home(Path(home))
+    client = connect(tracking_uri, home_paths)
     if tracking_uri is None:
-        check_not_moved(place)
+        check_not_moved(home_paths)
     check_can_return(client, model, to)
-    before, now = roll_back(client, place, model, why, to)
+    before, now = roll_back(client, home_paths, model, why, to)
     if before == now:
         log.info("%s: version %s is champion already", model, now)
     else:

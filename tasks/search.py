@@ -57,7 +57,7 @@ class _Running:
 
     planned: PlannedSearch
     version: DatasetVersion
-    found: Search
+    search: Search
     _progress: SearchProgress | None = None
     _began: dict[int, float] = field(default_factory=dict)
     _published: set[int] = field(default_factory=set)
@@ -71,14 +71,14 @@ class _Running:
         except Exception as error:
             known = _transient(error)
             log.warning("%s The search begins; its results are sent when MLflow is back.", known)
-        for result in self.found.results:
+        for result in self.search.results:
             progress.ended(result)
         self._save()
 
     def jobs(self) -> list[TrialJob]:
         """Jobs of the trials that must run; creates the run folder of each trial."""
         rungs = rungs_of(max(plan.settings.epochs for plan in self.planned.plans))
-        return [self._job(trial, rungs) for trial in self.found.left]
+        return [self._job(trial, rungs) for trial in self.search.left]
 
     def _job(self, trial: Trial, rungs: tuple[int, ...]) -> TrialJob:
         self.planned.failure_of(trial).unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class _Running:
             number=trial.number,
             plan=plan,
             version=self.version,
-            metric=self.found.metric,
+            metric=self.search.metric,
             folder=str(self.planned.folder),
             rungs=rungs,
         )
@@ -101,21 +101,21 @@ class _Running:
         """
         generation = self.planned.search.trials[-1].generation
         if generation < self.planned.search.generations:
-            for result in self.found.results:
+            for result in self.search.results:
                 if result.transient:
                     raise TransientError(
                         f"trial {result.number} of generation {generation} failed: {result.error} The next generation "
                         "depends on this trial. Run the same command again: it continues."
                     )
-        more = next_generation(self.planned, self.found)
+        more = next_generation(self.planned, self.search)
         if more is None:
             return False
         assert self._progress is not None
         self.planned = self._progress.planned = more
-        self.found = known_results(more)
+        self.search = known_results(more)
         log.info("generation %d of %d begins", generation + 1, more.search.generations)
         trained_before = {trial.number for trial in more.search.trials if trial.generation > generation}
-        for result in self.found.results:
+        for result in self.search.results:
             if result.number in trained_before:
                 self._progress.ended(result)
         self._save()
@@ -137,23 +137,23 @@ class _Running:
         plan = self.planned.plans[0]
         client = connect_patiently(plan)
         self._open(client)
-        for result in self.found.results:
+        for result in self.search.results:
             if result.number not in self._published:
                 self._publish(result, plan.settings.tracking.outage_s)
-        winner = self.found.winner
-        picture = parallel_coordinates(self.found, self.planned.picture) if winner else None
-        close_search(client, self.found, picture)
-        self.found = self.found.model_copy(update={"published": True})
+        winner = self.search.winner
+        picture = parallel_coordinates(self.search, self.planned.picture) if winner else None
+        close_search(client, self.search, picture)
+        self.search = self.search.model_copy(update={"published": True})
         self._save()
         if winner is None:
-            raise without_winner(self.found)
-        return self.found
+            raise without_winner(self.search)
+        return self.search
 
     def _ended(self, trial: Trial, crashed: bool) -> None:
         assert self._progress is not None
         seconds = time.monotonic() - self._began.get(trial.number, time.monotonic())
         result = result_of_ended(self.planned, trial, seconds, crashed)
-        self.found = self.found.with_result(result)
+        self.search = self.search.with_result(result)
         self._save()
         self._progress.ended(result)
         if self._away:  # MLflow's client waits up to minutes for an answer, and the trials would wait with it
@@ -170,18 +170,18 @@ class _Running:
             )
 
     def _open(self, client: "MlflowClient") -> None:
-        run_id = open_search(client, self.found, self.planned.plans[0])
-        self.found = self.found.model_copy(update={"mlflow_run_id": run_id})
+        run_id = open_search(client, self.search, self.planned.plans[0])
+        self.search = self.search.model_copy(update={"mlflow_run_id": run_id})
 
     def _publish(self, result: TrialResult, outage_s: float = 0.0) -> None:
-        if not self.found.mlflow_run_id:
+        if not self.search.mlflow_run_id:
             return
         plan = self.planned.plan_of(self.planned.trial(result.number))
-        publish_trial(connect_once(plan), self.found.mlflow_run_id, plan, self.version, result, outage_s)
+        publish_trial(connect_once(plan), self.search.mlflow_run_id, plan, self.version, result, outage_s)
         self._published.add(result.number)
 
     def _save(self) -> None:
-        write_record(self.planned.record, self.found, self.planned.folder.name)
+        write_record(self.planned.record, self.search, self.planned.folder.name)
 
 
 def _transient(error: Exception) -> EvergreenError:

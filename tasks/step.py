@@ -64,6 +64,6 @@ def without_secrets() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        for one in causes(error):
-            one.args = tuple(redact(part) if isinstance(part, str) else part for part in one.args)
+        for cause in causes(error):
+            cause.args = tuple(redact(part) if isinstance(part, str) else part for part in cause.args)
         raise

@@ -26,8 +26,8 @@ log = logging.getLogger("evergreen.transform")
 def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVersion:
     """Decode, validate, split and commit the rows; then delete the raw rows, which are not needed any more."""
     home = Home(Path(plan.home))
-    place = home.dataset(plan.recipe.name, plan.fingerprint)
-    set_damaged_aside(place)
+    folder = home.dataset(plan.recipe.name, plan.fingerprint)
+    set_damaged_aside(folder)
     make = partial(
         make_version,
         plan.recipe.name,
@@ -43,7 +43,7 @@ def transform(plan: RunPlan, raw: list[RawShard], raw_folder: str) -> DatasetVer
     steps = plan.recipe.preprocessors
     if steps and not plan.recipe.transform:  # otherwise the columns are known after the function ran
         check_declared(steps, plan.files)
-    version = make_preprocessed_version(steps, plan.settings.data, place, make) if steps else make(place)
+    version = make_preprocessed_version(steps, plan.settings.data, folder, make) if steps else make(folder)
     shutil.rmtree(raw_folder, ignore_errors=True)
     log.info(
         "dataset %s: %s train and %s %s",
@@ -66,7 +66,7 @@ def _content(version: DatasetVersion) -> str:
     return f"{shape} in {counted(len(version.classes), 'class', 'classes')}" if version.classes else shape
 
 
-def set_damaged_aside(place: Path) -> None:
+def set_damaged_aside(folder: Path) -> None:
     """Rename the folder of an incomplete dataset version, so that the version can be created under its name."""
-    if place.exists():
-        set_aside(place, "it is an incomplete dataset; the dataset is prepared again")
+    if folder.exists():
+        set_aside(folder, "it is an incomplete dataset; the dataset is prepared again")

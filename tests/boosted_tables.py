@@ -113,10 +113,10 @@ def registered_trees(
     job = boosted_job(home, version, training=training, **sections)
     trained = launch(job)
     client = connect(None, home)
-    place = home.mlflow_artifacts / "boosted"
+    artifacts = home.mlflow_artifacts / "boosted"
     if (experiment := client.get_experiment_by_name("boosted")) is None:
         client.create_registered_model("boosted")
-        client.create_experiment("boosted", artifact_location=place.as_uri())
+        client.create_experiment("boosted", artifact_location=artifacts.as_uri())
         experiment = client.get_experiment_by_name("boosted")
     run = client.create_run(experiment.experiment_id).info.run_id
     recipe, model_format = load(job.recipe.path)[0], format_of(job.settings)
@@ -126,5 +126,5 @@ def registered_trees(
     logged = uri.removeprefix("models:/")
     tags = {FILE_TAG: digest_of_logged(client, logged, model_format.MODEL_FILE)}
     client.create_model_version("boosted", uri, run, model_id=logged, tags=tags)
-    (file,) = place.rglob(model_format.MODEL_FILE.name)
+    (file,) = artifacts.rglob(model_format.MODEL_FILE.name)
     return RegisteredTrees(home, client, file.parent, version, trained)

@@ -55,7 +55,7 @@ import small_runs  # noqa: E402
 from training.records import DatasetVersion  # noqa: E402
 from training.settings.schema import Settings  # noqa: E402
 from training.storage.paths import HOME_VARIABLE, Home  # noqa: E402
-from training.storage.paths import home as home_of_environment  # noqa: E402
+from training.storage.paths import home_to_write as home_of_environment  # noqa: E402
 
 # Test machines share their cores, so the duration of an example says nothing about the code.
 hypothesis.settings.register_profile("shared-cores", deadline=None, max_examples=50)

@@ -88,8 +88,8 @@ def outcome(job: TrainingJob, trained: TrainedModel) -> tuple[Any, ...]:
 
 def started_at(caplog: pytest.LogCaptureFixture) -> list[int]:
     """The first step of each attempt, from the log."""
-    found = re.findall(r"training starts at step (\d+) of", caplog.text)
-    return [int(step) for step in found]
+    steps = re.findall(r"training starts at step (\d+) of", caplog.text)
+    return [int(step) for step in steps]
 
 
 def per_epoch(version: DatasetVersion) -> int:

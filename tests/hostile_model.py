@@ -19,5 +19,7 @@ def arm(file: Path, mark: Path) -> None:
 
 def _armed(value: object, command: str) -> object:
     if isinstance(value, dict):
-        return {key: command if key == "expr_str" else _armed(one, command) for key, one in value.items()}
-    return [_armed(one, command) for one in value] if isinstance(value, list) else value
+        return {
+            key: command if key == "expr_str" else _armed(element, command) for key, element in value.items()
+        }
+    return [_armed(element, command) for element in value] if isinstance(value, list) else value

@@ -38,10 +38,10 @@ class MlflowServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         store = ["--backend-store-uri", self.database]
         artifacts = ["--artifacts-destination", str(self.folder / "artifacts")]
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
+        options = ["--host", "127.0.0.1", "--port", str(self.port), "--workers", str(self.workers)]
         with (self.folder / "server.log").open("ab") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mlflow", "server", *store, *artifacts, *place],
+                [sys.executable, "-m", "mlflow", "server", *store, *artifacts, *options],
                 stdout=said,
                 stderr=said,
                 start_new_session=True,

@@ -14,12 +14,12 @@ ROOT = Path(training.__file__).parents[1]
 
 def modules_outside(rooms: tuple[str, ...], exceptions: Collection[str]) -> list[str]:
     """Paths of the product's modules, without those in the folders `rooms` and without `exceptions`."""
-    found = (
+    paths = (
         file.relative_to(ROOT).as_posix()
         for package in ("evergreen", "flows", "tasks", "training")
         for file in (ROOT / package).rglob("*.py")
     )
-    return sorted(name for name in found if not name.startswith(rooms) and name not in exceptions)
+    return sorted(name for name in paths if not name.startswith(rooms) and name not in exceptions)
 
 
 def asked_names(tree: ast.AST, names: Collection[str]) -> Iterator[str]:
@@ -33,9 +33,9 @@ def asked_names(tree: ast.AST, names: Collection[str]) -> Iterator[str]:
         elif isinstance(node, ast.MatchValue):
             values = [node.value]
         yield from (
-            one.value
+            child.value
             for value in values
             if value is not None
-            for one in ast.walk(value)
-            if isinstance(one, ast.Constant) and one.value in names
+            for child in ast.walk(value)
+            if isinstance(child, ast.Constant) and child.value in names
         )

@@ -53,9 +53,9 @@ def postgres_server() -> Iterator[str]:
 
 def _programs() -> Path | None:
     """The folder of `initdb`, which Debian's packages leave out of PATH; None if PostgreSQL is not installed."""
-    if found := shutil.which("initdb"):
-        return Path(found).resolve().parent
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
+    if program := shutil.which("initdb"):
+        return Path(program).resolve().parent
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     return versions[-1].parent if versions else None
 
 

@@ -68,8 +68,8 @@ def raw_rows(version: DatasetVersion) -> pd.DataFrame:
     assert version.table is not None
     names = [column.name for column in version.table.raw.columns]
     parts = pa.concat_tables(read_parts(version, "test", [f"feature.{name}" for name in names]))
-    found: pd.DataFrame = parts.rename_columns(names).to_pandas()
-    return found
+    frame: pd.DataFrame = parts.rename_columns(names).to_pandas()
+    return frame
 
 
 def predicted_elsewhere(folder: Path, rows: pd.DataFrame, aside: Path) -> list[npt.NDArray[Any]]:

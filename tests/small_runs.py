@@ -63,10 +63,10 @@ def prepared_from(
     identity_of_data = versions.fingerprint(files, settings, problem)
     raw_folder = home.raw_rows(name, identity_of_data)
     raw = [write_raw(files, shard, settings, raw_folder) for shard in plan_shards(files, settings)]
-    place = home.dataset(name, identity_of_data)
+    folder = home.dataset(name, identity_of_data)
     listing = home.refused_rows(name, identity_of_data)
     return versions.make_version(
-        name, identity_of_data, files, raw, settings, place, with_ray=False, listing=listing, problem=problem
+        name, identity_of_data, files, raw, settings, folder, with_ray=False, listing=listing, problem=problem
     )
 
 

@@ -27,15 +27,15 @@ def code_digests(*roots: str) -> dict[str, str]:
 
     Raises :class:`ValueError` for a root that is not a module of `training/`.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     queue = list(roots)
     while queue:
         name = queue.pop()
-        if name in found:
+        if name in digests:
             continue
-        found[name], imported = _read(name)
+        digests[name], imported = _read(name)
         queue += [other for other in imported if other.startswith(COMPUTING) and other not in _CHOOSING]
-    return dict(sorted(found.items()))
+    return dict(sorted(digests.items()))
 
 
 def source_digest(text: str) -> str:
@@ -60,8 +60,8 @@ def _read(name: str) -> tuple[str, tuple[str, ...]]:
 
 def _file(name: str) -> Path | None:
     package, *parts = name.split(".")
-    place = _PACKAGE.joinpath(*parts)
-    files = (place.with_suffix(".py"), place / "__init__.py")
+    path = _PACKAGE.joinpath(*parts)
+    files = (path.with_suffix(".py"), path / "__init__.py")
     return next((file for file in files if package == _PACKAGE.name and file.is_file()), None)
 
 
@@ -94,7 +94,7 @@ def _reduced(node: Any) -> Any:
         fields = ((name, _reduced(value)) for name, value in ast.iter_fields(node))
         return [type(node).__name__, *([name, value] for name, value in fields if value not in (None, []))]
     if isinstance(node, list):
-        return [_reduced(one) for one in _without_types(node) if not _is_text(one)]
+        return [_reduced(child) for child in _without_types(node) if not _is_text(child)]
     return node
 
 

@@ -100,7 +100,7 @@ def image_network(shape: Any, outputs: int) -> "nn.Module":
 
 
 def text_network(shape: Any, outputs: int) -> "nn.Module":
-    """The network of the recipe `rt-polarity`."""
-    from training.recipes.rt_polarity import build_model
+    """The network of the recipe `rt-polarity-mean`."""
+    from training.recipes.rt_polarity_mean import build_model
 
     return build_model(shape, outputs)

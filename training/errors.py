@@ -170,33 +170,35 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:
-        one = queue.pop(0)
-        if one is None or id(one) in seen:
+        cause = queue.pop(0)
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        failures = getattr(one, "worker_failures", None)  # ray.train.WorkerGroupError: {rank: error}
+        seen.add(id(cause))
+        yield cause
+        failures = getattr(cause, "worker_failures", None)  # ray.train.WorkerGroupError: {rank: error}
         queue += list(failures.values()) if isinstance(failures, dict) else []
-        queue += [getattr(one, name, None) for name in _WRAPPED]
-        queue += [one.__cause__, one.__context__]
+        queue += [getattr(cause, name, None) for name in _WRAPPED]
+        queue += [cause.__cause__, cause.__context__]
 
 
 def classify(error: BaseException) -> EvergreenError | None:
     """The :class:`EvergreenError` that explains `error` to the user; None for a bug, which needs its traceback."""
     chain = list(causes(error))
-    for one in chain:
-        if isinstance(one, EvergreenError) and not isinstance(one, PeerError):
-            return one
-    for one in chain:
-        if (refused := _refused_by_prefect(one) or _refused_by_mlflow(one) or _refused_file(one)) is not None:
+    for cause in chain:
+        if isinstance(cause, EvergreenError) and not isinstance(cause, PeerError):
+            return cause
+    for cause in chain:
+        if (
+            refused := _refused_by_prefect(cause) or _refused_by_mlflow(cause) or _refused_file(cause)
+        ) is not None:
             return refused
-    for one in chain:
-        if (lacking := _lacking(one)) is not None:
+    for cause in chain:
+        if (lacking := _lacking(cause)) is not None:
             return lacking
-    for one in chain:
-        if (passing := _passing(one)) is not None:
+    for cause in chain:
+        if (passing := _passing(cause)) is not None:
             return passing
-    return next((one for one in chain if isinstance(one, PeerError)), None)
+    return next((cause for cause in chain if isinstance(cause, PeerError)), None)
 
 
 def _refused_by_prefect(error: BaseException) -> EvergreenError | None:
@@ -261,8 +263,8 @@ def _refused_file(error: BaseException) -> EvergreenError | None:
 def _lacking(error: BaseException) -> ResourceError | None:
     """The error to show when `error` means that the machine lacks a resource; else None."""
     if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNO:
-        place = f" at {error.filename}" if error.filename else ""
-        return ResourceError(f"{_RESOURCE_ERRNO[error.errno].capitalize()}{place}. {_CURED}")
+        location = f" at {error.filename}" if error.filename else ""
+        return ResourceError(f"{_RESOURCE_ERRNO[error.errno].capitalize()}{location}. {_CURED}")
     text = str(error).lower()
     named = type(error).__name__ in {"ObjectStoreFullError", "OutOfMemoryError", "OutOfDiskError"}
     if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap MemoryError
@@ -305,8 +307,8 @@ def _passing(error: BaseException) -> TransientError | None:
     if isinstance(error, OSError) and error.errno == errno.ESTALE:
         return TransientError(f"{error}: a shared folder is not available any more. {_AGAIN}")
     if isinstance(error, ConnectionError | TimeoutError) or type(error).__name__ in _TRANSIENT_NAMES:
-        place = f" ({where})" if (where := address_of(error)) else ""
-        return TransientError(f"{type(error).__name__}{place}: {_gist(error)}. {_AGAIN}")
+        location = f" ({where})" if (where := address_of(error)) else ""
+        return TransientError(f"{type(error).__name__}{location}: {_gist(error)}. {_AGAIN}")
     return None
 
 

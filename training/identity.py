@@ -42,12 +42,12 @@ def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings)
     not have, and :class:`training.errors.DataError` for images of a single class between which to choose.
     """
     transform = digest_json([ref.transform, library_versions(ref)]) if ref.transform else ""
-    found = versions.fingerprint(files, settings, ref.problem, transform)
+    fingerprint = versions.fingerprint(files, settings, ref.problem, transform)
     if not ref.preprocessors:
-        return found
+        return fingerprint
     from training.data.preprocessing.preparation import preprocessed_fingerprint
 
-    return preprocessed_fingerprint(found, ref.preprocessors, files, settings)
+    return preprocessed_fingerprint(fingerprint, ref.preprocessors, files, settings)
 
 
 def code_of(
@@ -129,14 +129,14 @@ def known_start(
     """
     wanted = inputs_digest(parts)
     for run, plan in _kept(home, recipe):
-        found = plan.initial
-        if found is None or (found.reference, found.model) != (start.reference, start.model):
+        initial = plan.initial
+        if initial is None or (initial.reference, initial.model) != (start.reference, start.model):
             continue
         if _FORCED in plan.ingredients or plan.search:
             continue
         usable = not unfinished if run.release.is_file() else run.initial_weights.is_file()
         if usable and inputs_digest(plan.ingredients) == wanted:
-            return found
+            return initial
     return None
 
 
@@ -177,8 +177,8 @@ def run_key(parts: Ingredients) -> str:
 
 def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
     """Ingredients of the newest run of `recipe` whose plan can be read, or None if there is none."""
-    found = latest_run(home, recipe)
-    return found[1] if found else None
+    latest = latest_run(home, recipe)
+    return latest[1] if latest else None
 
 
 def latest_run(home: Home, recipe: str) -> tuple[RunPaths, Ingredients] | None:
@@ -210,18 +210,18 @@ def changes(before: Ingredients, after: Ingredients, prefix: str = "") -> list[s
     the library, or an older version of Evergreen did not record it. A module that only one run has is `not used` in
     the other.
     """
-    found = []
+    lines = []
     absent = _NOT_THERE.get(prefix)
     for name in sorted(before.keys() | after.keys()):
         default = _WITHOUT.get(prefix + name, absent)
         old, new = before.get(name, default), after.get(name, default)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += changes(old, new, f"{prefix}{name}.")
+            lines += changes(old, new, f"{prefix}{name}.")
         elif isinstance(old, dict) or isinstance(new, dict):
-            found.append(f"{prefix}{name}: another version of Evergreen recorded it in another form")
+            lines.append(f"{prefix}{name}: another version of Evergreen recorded it in another form")
         elif old != new:
-            found.append(f"{prefix}{name}: {_short(old)} -> {_short(new)}")
-    return found
+            lines.append(f"{prefix}{name}: {_short(old)} -> {_short(new)}")
+    return lines
 
 
 def _short(value: Any) -> str:

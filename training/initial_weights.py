@@ -70,8 +70,8 @@ class Published(NamedTuple):
 
 def published_in(reference: str) -> Published | None:
     """The published weights that a value of `training.init_from` names; None for another value."""
-    found = _PUBLISHED.fullmatch(reference)
-    return None if found is None else Published(**found.groupdict(default=""))
+    match = _PUBLISHED.fullmatch(reference)
+    return None if match is None else Published(**match.groupdict(default=""))
 
 
 def weights_file(path: Path) -> Path:
@@ -96,7 +96,7 @@ def weights_file(path: Path) -> Path:
             f"training.init_from: {path}: the weights are in several files. Write them to one, as by "
             'save_pretrained(folder, max_shard_size="100GB").'
         )
-    pickles = sorted(one for one in path.iterdir() if one.name.endswith(_PICKLES))
+    pickles = sorted(entry for entry in path.iterdir() if entry.name.endswith(_PICKLES))
     if pickles:
         raise SettingError(f"training.init_from: {_pickled(str(pickles[0]))}")
     raise SettingError(
@@ -119,8 +119,8 @@ def _pickled(text: str) -> str:
 
 def version_in(reference: str) -> str | None:
     """The number N of `version:N`; None for another value of `training.init_from`."""
-    found = _VERSION.fullmatch(reference)
-    return found[1] if found else None
+    match = _VERSION.fullmatch(reference)
+    return match[1] if match else None
 
 
 class InitialWeights(Record):

@@ -41,11 +41,11 @@ def library_versions(ref: RecipeRef, more: tuple[str, ...] = ()) -> dict[str, st
     names = set(more) | {
         name for file in sources for name in imported_packages(file.read_text(encoding="utf-8"))
     }
-    found = {name: version(name).partition("+")[0] for name in ALWAYS}
-    found["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
+    versions = {name: version(name).partition("+")[0] for name in ALWAYS}
+    versions["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in sorted(names - _beside(ref, sources) - _OURS - sys.stdlib_module_names - set(ALWAYS)):
-        found |= _versions(name)
-    return found
+        versions |= _versions(name)
+    return versions
 
 
 def _beside(ref: RecipeRef, sources: list[Path]) -> set[str]:
@@ -116,14 +116,16 @@ def _called(function: ast.expr) -> str:
 
 def _versions(package: str) -> dict[str, str]:
     """Versions of the distributions that provide a top-level package; a namespace package may have several."""
-    found = {}
+    versions = {}
     for name in _distributions().get(package, ()):
         with suppress(importlib.metadata.PackageNotFoundError):  # its metadata folder has another name
             distribution = importlib.metadata.distribution(name)
-            found[name] = distribution.version if _is_installed(package, distribution) else _digest(package)
-    if not found and (digest := _digest(package)):
-        found[package] = digest
-    return {name: value for name, value in found.items() if value}
+            versions[name] = (
+                distribution.version if _is_installed(package, distribution) else _digest(package)
+            )
+    if not versions and (digest := _digest(package)):
+        versions[package] = digest
+    return {name: value for name, value in versions.items() if value}
 
 
 @cache
@@ -146,10 +148,12 @@ def _is_installed(package: str, distribution: importlib.metadata.Distribution) -
         return False
     # Without the folders of recipes that this process has loaded, whose own helper files are no libraries.
     spec = PathFinder.find_spec(package, [entry for entry in sys.path if Path(entry) not in recipe_folders])
-    places = [] if spec is None else [*(spec.submodule_search_locations or ()), *filter(None, [spec.origin])]
+    locations = (
+        [] if spec is None else [*(spec.submodule_search_locations or ()), *filter(None, [spec.origin])]
+    )
     roots = (str(distribution.locate_file("")), root)  # a tool may install packages as links into a cache
-    found = {place for given in places for place in (given, os.path.realpath(given))}
-    return not places or any(Path(place).is_relative_to(one) for place in found for one in roots)
+    paths = {path for given in locations for path in (given, os.path.realpath(given))}
+    return not locations or any(Path(path).is_relative_to(folder) for path in paths for folder in roots)
 
 
 def _digest(package: str) -> str:

@@ -15,12 +15,12 @@ def own_address(interface: str | None) -> str:
     import ray.util
 
     interfaces = psutil.net_if_addrs()
-    found = [
+    addresses = [
         each.address
         for family in (socket.AF_INET, socket.AF_INET6)
         for name in (interface or "").split(",")
         for each in interfaces.get(name, ())
         if each.family is family and "%" not in each.address  # IPv6 for this link alone
     ]
-    node: str = found[0] if found else ray.util.get_node_ip_address()
+    node: str = addresses[0] if addresses else ray.util.get_node_ip_address()
     return node

@@ -25,15 +25,15 @@ def declared_steps(recipe: str, given: Any) -> tuple[DeclaredStep, ...]:
     """
     several = given if isinstance(given, list | tuple) else (given,)
     try:
-        return tuple(_step(one) for each in several for one in _flatten_chains(each))
+        return tuple(_step(preprocessor) for each in several for preprocessor in _flatten_chains(each))
     except SettingError as error:
         raise SettingError(f"recipe {recipe}: preprocessors: {error}") from None
 
 
 def _flatten_chains(given: Any) -> Iterator[Any]:
     if _name_of(given) == _CHAIN:
-        for one in given.preprocessors:
-            yield from _flatten_chains(one)
+        for part in given.preprocessors:
+            yield from _flatten_chains(part)
     else:
         yield given
 
@@ -71,12 +71,12 @@ def _step(given: Any) -> DeclaredStep:
 def _names(step: str, names: Any) -> tuple[str, ...]:
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise SettingError(f"{step}: columns must be a list of names, such as columns=['a', 'b'].")
-    found = tuple(names)
-    if not found:
+    columns = tuple(names)
+    if not columns:
         raise SettingError(f"{step}: it names no column.")
-    if twice := [name for name in found if found.count(name) > 1]:
+    if twice := [name for name in columns if columns.count(name) > 1]:
         raise SettingError(f"{step}: it names column {twice[0]!r} twice.")
-    return found
+    return columns
 
 
 def _outputs(step: str, given: Any) -> tuple[str, ...]:

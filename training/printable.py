@@ -24,8 +24,8 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(_spelled, text)
 
 
-def _spelled(found: "re.Match[str]") -> str:
-    code = ord(found[0])
+def _spelled(match: "re.Match[str]") -> str:
+    code = ord(match[0])
     if code < 0x10000:
         return f"\\u{code:04x}"
     high, low = divmod(code - 0x10000, 0x400)

@@ -58,7 +58,7 @@ BUILT_IN = (
     "breast-cancer",
     "breast-cancer-lightgbm",
     "rt-polarity",
-    "rt-polarity-bert",
+    "rt-polarity-mean",
     "rt-polarity-gpt2",
     "dreambooth",
 )

@@ -112,12 +112,12 @@ def _check_source(what: str, source: Any) -> None:
     if not is_dataclass(source) or not type(source).__module__.startswith(_SOURCES):
         return
     hints = get_type_hints(type(source))
-    for one in fields(source):
-        value, hint = getattr(source, one.name), hints[one.name]
-        rule = _broken_rule(value, hint, one.name)
+    for field in fields(source):
+        value, hint = getattr(source, field.name), hints[field.name]
+        rule = _broken_rule(value, hint, field.name)
         if rule:
             raise SettingError(
-                f"{what}: {type(source).__name__}({one.name}=...): expected {rule}, not {_described(value)}"
+                f"{what}: {type(source).__name__}({field.name}=...): expected {rule}, not {_described(value)}"
             )
 
 

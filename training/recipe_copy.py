@@ -76,15 +76,15 @@ def changed_files(ref: RecipeRef, folder: Path) -> list[str]:
     base = Path(ref.path).parent
     now = {file.relative_to(base): file for file in files_inside([*map(Path, ref.files)], base)}
     before = {file.relative_to(folder): file for file in folder.rglob("*") if file.is_file()}
-    found = []
+    changes = []
     for name in sorted(now.keys() | before.keys()):
         if "__pycache__" in name.parts:
             continue
         if name not in before or name not in now:
-            found.append(f"{name} is {'new' if name in now else 'gone'}")
+            changes.append(f"{name} is {'new' if name in now else 'gone'}")
         elif content_that_counts(now[name]) != content_that_counts(before[name]):
-            found.append(f"{name} changed")
-    return found
+            changes.append(f"{name} changed")
+    return changes
 
 
 def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:

@@ -18,16 +18,16 @@ def file_of(recipe: Recipe) -> Path:
         for module in list(sys.modules.values())
         if getattr(module, "__dict__", {}).get("recipe") is recipe
     }
-    found = [Path(name).resolve() for name in sorted(filter(None, names))]
-    if len(found) > 1:  # other modules may import the object from the file that defines the object
-        found = [file for file in found if _assigns(file)]
-    if len(found) != 1:
-        what = f"{' and '.join(map(str, found))} define" if found else "no file defines"
+    files = [Path(name).resolve() for name in sorted(filter(None, names))]
+    if len(files) > 1:  # other modules may import the object from the file that defines the object
+        files = [file for file in files if _assigns(file)]
+    if len(files) != 1:
+        what = f"{' and '.join(map(str, files))} define" if files else "no file defines"
         raise SettingError(
             f"recipe {recipe.name}: {what} this object as `recipe`, and workers load a recipe from its file: write "
             "`recipe = Recipe(...)` into one file that ends in .py, or pass the file's path"
         )
-    return found[0]
+    return files[0]
 
 
 def check_same(loaded: Recipe, given: Recipe, path: Path) -> None:

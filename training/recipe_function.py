@@ -58,7 +58,7 @@ def recipe_function(ref: RecipeRef, folder: Path, *, any_version: bool = False) 
 
 
 @cache
-def _function(one: RecipeFunction) -> TransformRows:
-    function = reload(one.ref, Path(one.folder), any_version=one.any_version).transform_rows
+def _function(transform: RecipeFunction) -> TransformRows:
+    function = reload(transform.ref, Path(transform.folder), any_version=transform.any_version).transform_rows
     assert function is not None
     return function

@@ -127,15 +127,15 @@ class RecipeMetrics:
                 "data.validation_share, or lower scaling.num_workers"
             )
         self._rows = 0
-        found = {}
+        values = {}
         for name, metric in self._metrics.items():
             value = _number(self._recipe, name, metric.compute())
             metric.reset()
             if math.isfinite(value):
-                found[name] = value
+                values[name] = value
             else:
                 log.warning("metric %s is %s, and is left out", name, value)
-        return found
+        return values
 
     def of_validation(self) -> dict[str, float]:
         """The result of :meth:`values` under the names of metric points: `validation/<name>`."""

@@ -45,7 +45,7 @@ def sources_of(path: Path) -> list[Path]:
 
 def local_files(path: Path, folder: Path) -> set[Path]:
     """`path` and the files that it imports, directly or indirectly: files beside it, and Evergreen's own recipes."""
-    found, queue = {path}, [path]
+    files, queue = {path}, [path]
     while queue:
         for node in ast.walk(ast.parse(queue.pop().read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
@@ -64,23 +64,23 @@ def local_files(path: Path, folder: Path) -> set[Path]:
             tops = {name.partition(".")[0] for name in names} - {"", *OWN_PACKAGES}
             near += [folder / f"{top}.py" for top in tops]
             near += [file for top in tops if _is_package(folder, top) for file in python_files(folder / top)]
-            new = {file for file in near if file.is_file()} - found
-            found |= new
+            new = {file for file in near if file.is_file()} - files
+            files |= new
             queue += new
-    return found
+    return files
 
 
 def _is_package(folder: Path, name: str) -> bool:
     """Whether `import name` finds the package `folder/name`; without `__init__.py`, any other module comes first."""
-    place = folder / name
-    if (place / "__init__.py").is_file():
+    package = folder / name
+    if (package / "__init__.py").is_file():
         return True
-    if not place.is_dir() or name in sys.stdlib_module_names:
+    if not package.is_dir() or name in sys.stdlib_module_names:
         return False
     others = [
-        one for one in sys.meta_path if one is not PathFinder
+        finder for finder in sys.meta_path if finder is not PathFinder
     ]  # such as those of editable installations
-    if any(found.origin for one in others if (found := one.find_spec(name, None)) is not None):
+    if any(spec.origin for finder in others if (spec := finder.find_spec(name, None)) is not None):
         return False
     elsewhere = PathFinder.find_spec(
         name, [entry for entry in sys.path if Path(entry) not in recipe_folders | {folder}]
@@ -134,20 +134,20 @@ def digest_of_function(function: TransformRows | None, files: list[Path], folder
         return ""
     made = getattr(function, "__closure__", None) or hasattr(function, "__wrapped__")
     is_plain = inspect.isfunction(function) and not made
-    place = Path(inspect.getsourcefile(function) or "") if is_plain else Path()
-    chosen = _code_at(place, files, folder) if place in files else files
+    source_file = Path(inspect.getsourcefile(function) or "") if is_plain else Path()
+    chosen = _code_at(source_file, files, folder) if source_file in files else files
     return digest_json(
         [getattr(function, "__qualname__", ""), digest_of_files(chosen, names_of(chosen, folder))]
     )
 
 
-def _code_at(place: Path, files: list[Path], folder: Path) -> list[Path]:
-    """The file `place` of a recipe's `files`, with its package if it is in one beside the recipe, and their imports."""
-    if place.parent == folder or not place.is_relative_to(folder):
-        return sorted(local_files(place, place.parent))
-    package = folder / place.relative_to(folder).parts[0]
+def _code_at(source_file: Path, files: list[Path], folder: Path) -> list[Path]:
+    """`source_file` of a recipe's `files`, with its package if it is in one beside the recipe, and their imports."""
+    if source_file.parent == folder or not source_file.is_relative_to(folder):
+        return sorted(local_files(source_file, source_file.parent))
+    package = folder / source_file.relative_to(folder).parts[0]
     inside = [file for file in files if file.is_relative_to(package) and file.suffix == ".py"]
-    return sorted({found for file in inside for found in local_files(file, folder)})
+    return sorted({local_file for file in inside for local_file in local_files(file, folder)})
 
 
 def content_that_counts(file: Path) -> bytes:

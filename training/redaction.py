@@ -31,12 +31,12 @@ def redact(text: str) -> str:
 
 def _of_environment() -> list[str]:
     """Values of environment variables that hold secrets, longest first; absolute paths of files are no secrets."""
-    found = {
+    values = {
         value
         for name, value in os.environ.items()
         if _SECRET_NAME.search(name.upper()) and len(value) >= _SHORTEST and not Path(value).is_absolute()
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(values, key=len, reverse=True)
 
 
 def hide_credentials(overrides: dict[str, Any]) -> dict[str, Any]:

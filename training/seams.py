@@ -7,10 +7,18 @@ the run key, so that adding a part retrains no model. docs/extending.md says wha
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ProblemName = str
 TrainerName = str
+
+
+class FormatPart(NamedTuple):
+    """The module of a model format, and the trainers with this format whose settings do not name it in `FORMATS`."""
+
+    module: str
+    trainers: tuple[TrainerName, ...] = ()
+
 
 _SETTINGS = "settings"  # the module of a trainer's folder that has its settings section
 _LOCK = Path(__file__).parents[1] / "requirements-all.lock"  # of a clone; a wheel does not contain the file
@@ -48,10 +56,10 @@ SOURCES = {
 }
 # Registered models record the name of their format, so a name must never change.
 FORMATS = {
-    "torch_export": "tasks.model_formats.torch_export",
-    "xgboost_ubj": "tasks.model_formats.xgboost_ubj",
-    "lightgbm_text": "tasks.model_formats.lightgbm_text",
-    "keras_file": "tasks.model_formats.keras_file",
+    "torch_export": FormatPart("tasks.model_formats.torch_export"),
+    "xgboost_ubj": FormatPart("tasks.model_formats.xgboost_ubj"),
+    "lightgbm_text": FormatPart("tasks.model_formats.lightgbm_text"),
+    "keras_file": FormatPart("tasks.model_formats.keras_file"),
 }
 # Trackers besides MLflow.
 TRACKERS = {
@@ -114,6 +122,11 @@ def trainer_part(name: TrainerName, part: str) -> str:
     _check_known(TRAINERS, name)
     package, _, module = TRAINERS[name].partition(":")[0].rpartition(".")
     return f"{package}.{part if module == _SETTINGS else module}"
+
+
+def formats_of(trainer: TrainerName, own: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the formats of a trainer's models: `own`, which its settings name, then those that name the trainer."""
+    return (*own, *(name for name, part in FORMATS.items() if trainer in part.trainers and name not in own))
 
 
 def part_named(parts: Mapping[str, str], name: str) -> Any:

@@ -175,10 +175,12 @@ class TableSchema(Record):
 
     @model_validator(mode="after")
     def _has_preprocessing_of_its_columns(self) -> Self:
-        found = self.preprocessing
-        if found is not None:
-            unknown = {made.source for made in found.made} - {column.name for column in found.columns}
-            if unknown or len(found.made) != len(self.columns):
+        preprocessing = self.preprocessing
+        if preprocessing is not None:
+            unknown = {made.source for made in preprocessing.made} - {
+                column.name for column in preprocessing.columns
+            }
+            if unknown or len(preprocessing.made) != len(self.columns):
                 raise ValueError("the preprocessing computes other columns than the table's")
         return self
 

@@ -2,10 +2,11 @@
 
 Python runs a signal handler between two instructions of the main thread. That may be during an import, or in the
 callback of a weak reference, where Python drops the handler's exception; other code catches every exception. So a
-handler that raises can lose the signal. The handler here raises only outside imports and callbacks. A watcher thread,
-which Python's wakeup file descriptor notifies of the signal, repeats the signal while no exception of the handler is
-propagating. A process that has not ended after a grace period is killed by the watcher thread: the next start resumes
-from the files on disk.
+handler that raises can lose the signal. A handler that sets a flag alone would not do, either: a call that waits inside
+a library, for Ray or for a server, looks at no flag. The handler here raises only outside imports and callbacks. A
+watcher thread, which Python's wakeup file descriptor notifies of the signal, repeats the signal while no exception of
+the handler is propagating. A process that has not ended after a grace period is killed by the watcher thread: the next
+start resumes from the files on disk.
 """
 
 import os

@@ -78,12 +78,12 @@ class Torch:
             )
         if not self.settings:
             return settings
-        found = resolve(settings, {"training": self.settings})
+        adapted_settings = resolve(settings, {"training": self.settings})
         defaults = type(settings.training)()
         for name in sorted(self.settings):
             given = getattr(settings.training, name)
-            if given not in (getattr(defaults, name), getattr(found.training, name)):
+            if given not in (getattr(defaults, name), getattr(adapted_settings.training, name)):
                 raise SettingError(
                     f"settings: training.{name} has another value in Torch(...); give the setting once"
                 )
-        return found
+        return adapted_settings

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.row import Place, Size
+from benchmarks.harness.row import Size, Workspace
 from training.attempts.job import TrainingJob
 from training.data import dataset
 from training.data.preparation.prepare import make_version, plan_shards, write_raw
@@ -28,32 +28,32 @@ def unavailable(size: Size) -> str:
     return ""
 
 
-def version_of(place: Place) -> DatasetVersion:
+def version_of(workspace: Workspace) -> DatasetVersion:
     """The dataset version; the first call prepares it."""
-    home = Home(place.data / "cifar")
-    few = {"max_train_rows": 200, "max_test_rows": 50} if place.size == "tiny" else {}
+    home = Home(workspace.data / "cifar")
+    few = {"max_train_rows": 200, "max_test_rows": 50} if workspace.size == "tiny" else {}
     settings = DataSettings.model_validate(few)
     source = load("cifar10-vit")[0].source
     archive = Path(os.environ["EVERGREEN_TEST_DATA"]) / ARCHIVE
     files = open_path(archive, home.sources, (), source).fetch(home.sources / "cifar")
     fingerprint = dataset.fingerprint(files, settings)
-    if (found := dataset.find(home, "cifar", fingerprint)) is not None:
-        return found
+    if (version := dataset.find(home, "cifar", fingerprint)) is not None:
+        return version
     folder = home.raw_rows("cifar", fingerprint)
     raw = [write_raw(files, shard, settings, folder) for shard in plan_shards(files, settings)]
     target = home.dataset("cifar", fingerprint)
     return make_version("cifar", fingerprint, files, raw, settings, target, with_ray=False)
 
 
-def job_on_gpu(place: Place, recipe: str, training: dict[str, Any]) -> TrainingJob:
+def job_on_gpu(workspace: Workspace, recipe: str, training: dict[str, Any]) -> TrainingJob:
     """A training in one process on the GPU, or on the CPU if the size is `tiny`."""
     from benchmarks.baselines.trainings import job_of
 
-    tiny = place.size == "tiny"
+    tiny = workspace.size == "tiny"
     settings = {
         "training": {"global_batch_size": 64 if tiny else 512, "augment": False} | training,
         "scaling": {"num_workers": 0, "use_gpu": "no" if tiny else "yes"},
         "checkpoint": {"every_s": 3600},
     }
     file = Path(load(recipe)[1].path)
-    return job_of(place.own / "home", version_of(place), str(file), settings)
+    return job_of(workspace.own / "home", version_of(workspace), str(file), settings)

@@ -59,8 +59,8 @@ def _prepared(plan: RunPlan, home: Home) -> DatasetVersion:
         raw = list(
             pool.map(lambda shard: write_raw(plan.files, shard, data, folder), plan_shards(plan.files, data))
         )
-    place = home.dataset(plan.recipe.name, plan.fingerprint)
-    return make_version(plan.recipe.name, plan.fingerprint, plan.files, raw, data, place, with_ray=True)
+    target = home.dataset(plan.recipe.name, plan.fingerprint)
+    return make_version(plan.recipe.name, plan.fingerprint, plan.files, raw, data, target, with_ray=True)
 
 
 def _trained(plan: RunPlan, version: DatasetVersion) -> TrainedModel:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row, Score
+from benchmarks.harness.row import Claim, Outcome, Row, Score, Workspace
 
 _EPOCHS, _BATCH = 3, 128
 # Three epochs of 18 steps give accuracies that differ from run to run; chance is 0.1.
@@ -48,33 +48,33 @@ def framework_row(
     )
 
 
-def _rows(place: Place) -> int:
-    return place.pick(2560, 1280, 512)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(2560, 1280, 512)
 
 
-def _prepare(place: Place) -> None:
+def _prepare(workspace: Workspace) -> None:
     from benchmarks.baselines.trainings import version_of
 
-    version_of(place.data, _rows(place))
+    version_of(workspace.data, _rows(workspace))
 
 
-def _evergreen(framework: str) -> Callable[[Place], Outcome]:
+def _evergreen(framework: str) -> Callable[[Workspace], Outcome]:
     """A: `evergreen retrain`: two workers, checkpoints, publisher, MLflow and Prefect."""
 
-    def side(place: Place) -> Outcome:
+    def side(workspace: Workspace) -> Outcome:
         from benchmarks.baselines.images import idx_folder
         from benchmarks.baselines.retraining import retrain
         from benchmarks.baselines.trainings import recipe_file, steady_rows_per_s
 
         settings = {
-            "data.path": str(idx_folder(place.data, _rows(place))),
+            "data.path": str(idx_folder(workspace.data, _rows(workspace))),
             "scaling.use_gpu": "no",
             "scaling.num_workers": "2",
             "training.epochs": str(_EPOCHS),
             "training.global_batch_size": str(_BATCH),
             "checkpoint.replay": "false",  # runs once in a training: a large share of two epochs alone
         }
-        run = retrain(place.own / "home", recipe_file(f"resnet_{framework}"), settings)
+        run = retrain(workspace.own / "home", recipe_file(f"resnet_{framework}"), settings)
         trained = run.trained()
         seen = sum(epoch.rows for epoch in trained.history[1:])
         accuracy = trained.history[-1].validation_score
@@ -85,10 +85,10 @@ def _evergreen(framework: str) -> Callable[[Place], Outcome]:
     return side
 
 
-def _guides(framework: str) -> Callable[[Place], Outcome]:
+def _guides(framework: str) -> Callable[[Workspace], Outcome]:
     """B: the guides' script: `DataLoader`, and a report and a checkpoint in each epoch."""
 
-    def side(place: Place) -> Outcome:
+    def side(workspace: Workspace) -> Outcome:
         from benchmarks.baselines.guides_training import train_as_guides_do
         from benchmarks.baselines.images import idx_folder
         from benchmarks.baselines.trainings import job_of, version_of
@@ -96,12 +96,12 @@ def _guides(framework: str) -> Callable[[Place], Outcome]:
         from training.ray_cluster.cluster import ray_cluster
         from training.trainers.network.feeds import training_rows
 
-        job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", {})
+        job = job_of(workspace.own / "home", version_of(workspace.data, _rows(workspace)), "resnet", {})
         learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
-        raw = idx_folder(place.data, _rows(place))
+        raw = idx_folder(workspace.data, _rows(workspace))
         script = import_module(f"benchmarks.baselines.guides_{framework}")
         with ray_cluster(job.settings):
-            done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, _EPOCHS, script)
+            done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), workspace.own, _EPOCHS, script)
         seconds = done["ends"][-1] - done["ends"][0]
         return Outcome(
             {"rows_per_s": done["rows"] / seconds}, {each: done[each] for each in ("rows", "accuracy")}

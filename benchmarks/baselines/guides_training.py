@@ -52,8 +52,8 @@ def train_as_guides_do(
         run_config=RunConfig(name="guides", storage_path=str(folder / "ray")),
     )
     trainer.fit()
-    found: dict[str, Any] = json.loads(clock.read_text())
-    return found
+    measurements: dict[str, Any] = json.loads(clock.read_text())
+    return measurements
 
 
 def loaders(config: dict[str, Any]) -> Any:
@@ -62,8 +62,8 @@ def loaders(config: dict[str, Any]) -> Any:
     from torch.utils.data import DataLoader, Dataset, Subset
     from torchvision.transforms import Compose, Normalize, ToTensor
 
-    found = read(Path(config["raw"]), "train")
-    pixels, labels = np.array(found.pixels), found.labels.tolist()
+    images = read(Path(config["raw"]), "train")
+    pixels, labels = np.array(images.pixels), images.labels.tolist()
     transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
 
     class Pictures(Dataset[Any]):

@@ -50,8 +50,8 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             self.rows += shared if self.ends else 0
 
-    def accuracy(found: Any) -> dict[str, float]:
-        return {"accuracy": float((found.predictions.argmax(1) == found.label_ids).mean())}
+    def accuracy(prediction: Any) -> dict[str, float]:
+        return {"accuracy": float((prediction.predictions.argmax(1) == prediction.label_ids).mean())}
 
     train, validate = (Pictures(loader.dataset) for loader in loaders(config))
     shared = -(-len(train) // ray.train.get_context().get_world_size())

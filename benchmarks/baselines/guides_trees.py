@@ -41,8 +41,8 @@ def train_as_guides_do(
             "validation": ray.data.read_parquet(str(validate)),
         },
     ).fit()
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("rank-*.json"))]
-    return {**found[0], "rows": sum(one["rows"] for one in found)}
+    records = [json.loads(file.read_text()) for file in sorted(folder.glob("rank-*.json"))]
+    return {**records[0], "rows": sum(record["rows"] for record in records)}
 
 
 def xgboost_loop(config: dict[str, Any]) -> None:
@@ -114,9 +114,9 @@ def _finish(
     import ray.train
 
     rank = ray.train.get_context().get_world_rank()
-    with tempfile.TemporaryDirectory() as place:
-        save(f"{place}/model.txt")
-        checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
+    with tempfile.TemporaryDirectory() as folder:
+        save(f"{folder}/model.txt")
+        checkpoint = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
         ray.train.report({"rmse": loss}, checkpoint=checkpoint)
     file = Path(config["folder"]) / f"rank-{rank}.json"
     file.write_text(json.dumps({"rows": rows, "ends": ends, "rmse": loss}))

@@ -63,24 +63,24 @@ def _source(split: str) -> Images:
     return Images(np.pad(large, ((0, 0), (2, 2), (2, 2))), digits.target[mine].astype(np.uint8))
 
 
-def _repeated(found: Images, start: int, stop: int) -> Images:
-    """Rows [start, stop) of the endless repetition of `found`."""
+def _repeated(images: Images, start: int, stop: int) -> Images:
+    """Rows [start, stop) of the endless repetition of `images`."""
     rows = np.arange(start, stop)
-    index, turn = rows % len(found.labels), rows // len(found.labels)
-    pixels = np.array(found.pixels[index])
+    index, turn = rows % len(images.labels), rows // len(images.labels)
+    pixels = np.array(images.pixels[index])
     pixels[:, 0, 0] ^= (turn % 256).astype(np.uint8)
     pixels[:, 0, 1] ^= (turn // 256).astype(np.uint8)
-    return Images(pixels, np.array(found.labels[index]))
+    return Images(pixels, np.array(images.labels[index]))
 
 
 def _write(folder: Path, split: str, rows: int) -> None:
     """Write idx files (http://yann.lecun.com/exdb/mnist): a magic number, the dimensions, the bytes."""
-    found = _source(split)
+    source = _source(split)
     images, labels = (folder / name for name in _ROLES[split])
     with images.open("wb") as images_out, labels.open("wb") as labels_out:
         images_out.write(np.array([0x803, rows, SIDE, SIDE], ">u4").tobytes())
         labels_out.write(np.array([0x801, rows], ">u4").tobytes())
         for start in range(0, rows, _WRITTEN_ROWS):
-            part = _repeated(found, start, min(rows, start + _WRITTEN_ROWS))
+            part = _repeated(source, start, min(rows, start + _WRITTEN_ROWS))
             images_out.write(part.pixels.tobytes())
             labels_out.write(part.labels.tobytes())

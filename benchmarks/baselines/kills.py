@@ -77,10 +77,10 @@ class Killer:
         at = newest_step_at(self.paths.metrics)
         return at if at is not None and at > moment else None
 
-    def _wait(self, found: Callable[[], float | None]) -> float | None:
+    def _wait(self, step_time: Callable[[], float | None]) -> float | None:
         deadline = time.monotonic() + self.longest_s
         while time.monotonic() < deadline:
-            if (value := found()) is not None:
+            if (value := step_time()) is not None:
                 return value
             time.sleep(_LOOK_S)
         return None
@@ -89,9 +89,9 @@ class Killer:
 def pauses(draw: random.Random, count: int, between: tuple[float, float]) -> list[float]:
     """Stratified sample of `count` pauses: one from each equal part of the interval, in random order."""
     low, part = between[0], (between[1] - between[0]) / count
-    found = [low + part * (number + draw.random()) for number in range(count)]
-    draw.shuffle(found)
-    return found
+    sample = [low + part * (number + draw.random()) for number in range(count)]
+    draw.shuffle(sample)
+    return sample
 
 
 def newest_step_at(file: Path) -> float | None:
@@ -112,4 +112,4 @@ def newest_step_at(file: Path) -> float | None:
 
 def recovered(seconds: list[float | None]) -> list[float]:
     """The durations of successful recoveries."""
-    return [one for one in seconds if one is not None]
+    return [duration for duration in seconds if duration is not None]

@@ -23,9 +23,9 @@ class Retrained(NamedTuple):
 
     def trained(self) -> TrainedModel:
         """The record of the training."""
-        found = finished(self.paths, self.release["run_key"])
-        assert found is not None
-        return found
+        model = finished(self.paths, self.release["run_key"])
+        assert model is not None
+        return model
 
     def recorded(self) -> Release:
         """The run's release record: seconds of each part as in the summary, rows, and more."""

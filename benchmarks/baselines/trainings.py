@@ -41,14 +41,14 @@ def prepare(home: Home, settings: Settings, name: str = "bench") -> DatasetVersi
     source = load(recipe_file("linear"))[0].source
     files = open_path(Path(str(settings.data.path)), home.sources, (), source).fetch(home.sources / name)
     fingerprint = dataset.fingerprint(files, settings.data)
-    if (found := dataset.find(home, name, fingerprint)) is not None:
-        return found
+    if (version := dataset.find(home, name, fingerprint)) is not None:
+        return version
     raw_folder = home.raw_rows(name, fingerprint)
     with ThreadPoolExecutor() as pool:  # as Prefect's tasks run without Ray
         shards = plan_shards(files, settings.data)
         raw = list(pool.map(lambda shard: write_raw(files, shard, settings.data, raw_folder), shards))
-    place = home.dataset(name, fingerprint)
-    return make_version(name, fingerprint, files, raw, settings.data, place, with_ray=False)
+    target = home.dataset(name, fingerprint)
+    return make_version(name, fingerprint, files, raw, settings.data, target, with_ray=False)
 
 
 def job_of(home: Path, version: DatasetVersion, recipe: str, overrides: dict[str, Any]) -> TrainingJob:

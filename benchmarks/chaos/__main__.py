@@ -37,17 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     record, page = options.out / "chaos.jsonl", options.out / "chaos.md"
     folder = Path(tempfile.mkdtemp(prefix="evx", dir=options.work))
     try:
-        with bench(folder) as place:
+        with bench(folder) as chaos_bench:
             for fault, trainer in itertools.product(chosen, options.trainer or WORKLOADS):
                 trials = options.trials or (_SOAK if fault.id == "random" else 3)
-                _run_fault(place, fault, trainer, trials, seed, record, options.keep)
+                _run_fault(chaos_bench, fault, trainer, trials, seed, record, options.keep)
                 write_summary(page, faults, read_outcomes(record, seed), seed)
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     write_summary(page, faults, outcomes := read_outcomes(record, seed), seed)
     print("\n".join(table(faults, outcomes)))
-    bad = [one for one in outcomes if one.broken]
+    bad = [outcome for outcome in outcomes if outcome.broken]
     print(f"{len(outcomes)} trials, {len(bad)} broke something; {page}")
     return 1 if bad else 0
 
@@ -91,7 +91,7 @@ def _but(fault: Fault) -> str:
 
 
 def _run_fault(
-    place: Bench, fault: Fault, trainer: str, trials: int, seed: int, record: Path, keep: bool
+    chaos_bench: Bench, fault: Fault, trainer: str, trials: int, seed: int, record: Path, keep: bool
 ) -> None:
     if trainer in fault.not_with:
         print(f"{fault.id} {trainer}: not tried. {fault.not_with[trainer]}", flush=True)
@@ -99,17 +99,17 @@ def _run_fault(
     if library := WORKLOADS[trainer].missing_library:
         print(f"{fault.id} {trainer}: not tried. {library} is not installed here", flush=True)
         return
-    done = {one.trial for one in of_fault(read_outcomes(record, seed), fault.id, trainer)}
+    done = {past_outcome.trial for past_outcome in of_fault(read_outcomes(record, seed), fault.id, trainer)}
     for number in range(1, trials + 1):
         if number in done:
             continue
-        outcome = run_trial(place, fault, number, seed, trainer, keep)
+        outcome = run_trial(chaos_bench, fault, number, seed, trainer, keep)
         add_outcome(record, outcome)
         print(_line(outcome), flush=True)
 
 
 def run_trial(
-    place: Bench,
+    chaos_bench: Bench,
     fault: Fault,
     number: int,
     seed: int,
@@ -119,7 +119,7 @@ def run_trial(
     """Run one trial and return its outcome; removes its files, except with `keep` after a violated invariant."""
     kinds = fault.kinds_of(trainer)
     kind = kinds[(number - 1) % len(kinds)]
-    trial = Trial.prepare(place, fault.id, number, seed, kind, fault.own_services)
+    trial = Trial.prepare(chaos_bench, fault.id, number, seed, kind, fault.own_services)
     outcome = None
     try:
         fault.inject(trial)

@@ -25,14 +25,14 @@ def judge(trial: Trial) -> Outcome:
     broken = [*_seen(trial), *(Broken(invariant=i, name=n, detail=d) for i, n, d in trial.notes)]
     against = trial.reference.paths
     findings = verify(trial.paths, trial.home, against, RECOVERY_BOUND_S) if trial.paths.root.is_dir() else ()
-    broken += [_as_broken(one) for one in findings if one.ok is False]
+    broken += [_as_broken(finding) for finding in findings if finding.ok is False]
     attempts = read_attempts(trial.paths)
     return Outcome(
         fault=trial.fault,
         trainer=trial.kind.trainer,
         trial=trial.number,
         seed=trial.seed,
-        moment="; ".join([*trial.moments, *(f"missed: {one}" for one in trial.missed)]),
+        moment="; ".join([*trial.moments, *(f"missed: {moment}" for moment in trial.missed)]),
         injected=bool(trial.moments),
         statuses=tuple(trial.statuses),
         weights_identical=_all(findings, "weights of the other run"),
@@ -44,7 +44,7 @@ def judge(trial: Trial) -> Outcome:
         recovery_s=None if trial.recovery_s is None else round(trial.recovery_s, 2),
         seconds=round(seconds, 2),
         broken=tuple(broken),
-        untold=tuple(_as_broken(one) for one in findings if one.ok is None),
+        untold=tuple(_as_broken(finding) for finding in findings if finding.ok is None),
         code=trial.bench.code,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -62,7 +62,7 @@ def _seen(trial: Trial) -> Iterator[Broken]:
         detail = said[said.index(_TRACEBACK) :][:3000]
         yield Broken(invariant="I10", name="no traceback", detail=detail)
     if strays := sorted(
-        str(one.relative_to(trial.folder)) for one in trial.folder.rglob("*") if one.is_file()
+        str(file.relative_to(trial.folder)) for file in trial.folder.rglob("*") if file.is_file()
     ):
         yield Broken(invariant="I8", name="files outside the home", detail=", ".join(strays[:5]))
     yield from _left(trial)
@@ -71,18 +71,18 @@ def _seen(trial: Trial) -> Iterator[Broken]:
 def _left(trial: Trial) -> Iterator[Broken]:
     """Violations by processes that outlive the command."""
     if not processes.wait_until(lambda: not trial.processes(), _GRACE_S, 0.5):
-        listed = [" ".join(one.cmdline())[:120] for one in trial.processes()]
+        listed = [" ".join(process.cmdline())[:120] for process in trial.processes()]
         yield Broken(invariant="I8", name="processes of the home", detail="; ".join(listed))
     if trial.own_services or not trial.kind.workers:
         return
     if not processes.wait_until(lambda: not _at_work(trial), _GRACE_S, 0.5):
-        listed = [" ".join(one.cmdline())[:60] for one in _at_work(trial)]
+        listed = [" ".join(process.cmdline())[:60] for process in _at_work(trial)]
         yield Broken(invariant="I8", name="workers on the cluster", detail="; ".join(listed))
 
 
 def _at_work(trial: Trial) -> list[psutil.Process]:
-    found = trial.bench.ray.processes()
-    return [one for title in _RAY_WORK for one in processes.named(found, title)]
+    ray_processes = trial.bench.ray.processes()
+    return [process for title in _RAY_WORK for process in processes.named(ray_processes, title)]
 
 
 def _last_words(trial: Trial) -> str:
@@ -95,10 +95,10 @@ def _as_broken(finding: Finding) -> Broken:
 
 def _all(findings: tuple[Finding, ...], name: str) -> bool | None:
     """Result of the check called `name`; None if the check could not be made."""
-    return next((one.ok for one in findings if one.name == name), None)
+    return next((finding.ok for finding in findings if finding.name == name), None)
 
 
 def _says(findings: tuple[Finding, ...], words: str) -> bool | None:
     """Whether a failed check of the metric points mentions `words`; None if there was no such check."""
-    checks = [one for one in findings if one.invariant == "I3" and one.ok is not None]
-    return any(one.ok is False and words in one.detail for one in checks) if checks else None
+    checks = [finding for finding in findings if finding.invariant == "I3" and finding.ok is not None]
+    return any(check.ok is False and words in check.detail for check in checks) if checks else None

@@ -17,12 +17,16 @@ _END_TIMEOUT_S = 20.0
 def with_environment(name: str, value: str) -> list[psutil.Process]:
     """Processes that were started with `name=value` in their environment, and their descendants; not this process."""
     wanted = f"{name}={value}".encode()
-    found: dict[int, psutil.Process] = {}
+    processes_by_pid: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
-        if process.pid == os.getpid() or process.pid in found or wanted not in _environment(process):
+        if (
+            process.pid == os.getpid()
+            or process.pid in processes_by_pid
+            or wanted not in _environment(process)
+        ):
             continue
-        found |= {one.pid: one for one in (process, *_descendants(process))}
-    return list(found.values())
+        processes_by_pid |= {member.pid: member for member in (process, *_descendants(process))}
+    return list(processes_by_pid.values())
 
 
 def _environment(process: psutil.Process) -> list[bytes]:
@@ -35,15 +39,15 @@ def _environment(process: psutil.Process) -> list[bytes]:
 
 def _descendants(process: psutil.Process) -> list[psutil.Process]:
     try:
-        found: list[psutil.Process] = process.children(recursive=True)
+        descendants: list[psutil.Process] = process.children(recursive=True)
     except psutil.Error:
         return []
-    return found
+    return descendants
 
 
 def named(processes: Iterable[psutil.Process], name: str) -> list[psutil.Process]:
     """The running processes whose program or title contains `name`."""
-    return [one for one in processes if name in _title(one) and is_alive(one)]
+    return [process for process in processes if name in _title(process) and is_alive(process)]
 
 
 def _title(process: psutil.Process) -> str:

@@ -42,9 +42,9 @@ class Proxy:
     def change(self, mood: Mood) -> None:
         """Switch to another `Mood`; connections that were opened under the previous one are closed."""
         self.mood = mood
-        for one in list(self._open):
+        for connection in list(self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
         while True:
@@ -82,6 +82,6 @@ def _copy(source: socket.socket, target: socket.socket, delay_s: float) -> None:
         while block := source.recv(_BLOCK):
             time.sleep(delay_s)
             target.sendall(block)
-    for one in (source, target):
+    for connection in (source, target):
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)

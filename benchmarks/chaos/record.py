@@ -48,15 +48,15 @@ class Outcome(Record):
 
 def read_outcomes(file: Path, seed: int) -> list[Outcome]:
     """Recorded trials of this seed; a truncated line is skipped."""
-    found = []
+    outcomes = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
         try:
             outcome = Outcome.model_validate_json(line)
         except ValueError:
             continue
         if outcome.seed == seed:
-            found.append(outcome)
-    return found
+            outcomes.append(outcome)
+    return outcomes
 
 
 def add_outcome(file: Path, outcome: Outcome) -> None:
@@ -68,4 +68,4 @@ def add_outcome(file: Path, outcome: Outcome) -> None:
 
 def of_fault(outcomes: Iterable[Outcome], fault: str, trainer: str) -> list[Outcome]:
     """Trials of one fault with one trainer."""
-    return [one for one in outcomes if (one.fault, one.trainer) == (fault, trainer)]
+    return [outcome for outcome in outcomes if (outcome.fault, outcome.trainer) == (fault, trainer)]

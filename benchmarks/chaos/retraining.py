@@ -40,7 +40,7 @@ HUNG = 998  # stands for a command that did not end in time
 
 
 class Retraining:
-    """A run of the command with working directory `place`; its output goes to `log`."""
+    """A run of the command with working directory `folder`; its output goes to `log`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Retraining:
         settings: Mapping[str, str],
         environment: dict[str, str],
         log: Path,
-        place: Path,
+        folder: Path,
         prefix: Sequence[str] = (),
     ):
         command = [*prefix, sys.executable, "-m", "flows.cli.main", "retrain", str(recipe)]
@@ -60,7 +60,7 @@ class Retraining:
         self.process = subprocess.Popen(
             command,
             env=environment,
-            cwd=place,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

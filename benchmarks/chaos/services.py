@@ -123,8 +123,8 @@ class RayNode:
 
     def processes(self) -> list[psutil.Process]:
         """All processes of the node."""
-        found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
-        return found
+        descendants: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return descendants
 
 
 @contextmanager

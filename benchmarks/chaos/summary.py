@@ -49,8 +49,8 @@ def _head(outcomes: Sequence[Outcome], seed: int) -> list[str]:
     names = dict.fromkeys((*of_trainers, "deepspeed", "ray", "prefect", "mlflow"))
     libraries = [name for name in names if name in packages]
     versions = ", ".join(f"{name} {version(packages[name][0])}" for name in libraries)
-    codes = sorted({one.code for one in outcomes})
-    days = sorted({one.at[:10] for one in outcomes})
+    codes = sorted({outcome.code for outcome in outcomes})
+    days = sorted({outcome.at[:10] for outcome in outcomes})
     return [
         "# Fault matrix",
         "",
@@ -76,25 +76,25 @@ def table(faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _row(fault: Fault, trainer: str, outcomes: Sequence[Outcome]) -> list[str]:
-    waits = [one.recovery_s for one in outcomes if one.recovery_s is not None]
+    waits = [outcome.recovery_s for outcome in outcomes if outcome.recovery_s is not None]
     return [
         f"{fault.id}: {fault.what}",
         trainer,
         str(len(outcomes)),
-        str(sum(one.injected for one in outcomes)),
-        _counted(outcomes, lambda one: one.weights_identical),
-        _counted(outcomes, lambda one: one.one_version),
-        str(sum(one.metric_gaps is True for one in outcomes)),
-        str(sum(one.metric_doubles is True for one in outcomes)),
-        str(max(one.steps_repeated for one in outcomes)),
+        str(sum(outcome.injected for outcome in outcomes)),
+        _counted(outcomes, lambda outcome: outcome.weights_identical),
+        _counted(outcomes, lambda outcome: outcome.one_version),
+        str(sum(outcome.metric_gaps is True for outcome in outcomes)),
+        str(sum(outcome.metric_doubles is True for outcome in outcomes)),
+        str(max(outcome.steps_repeated for outcome in outcomes)),
         f"{statistics.median(waits):.0f} / {max(waits):.0f}" if waits else "-",
-        str(sum(bool(one.broken) for one in outcomes)),
+        str(sum(bool(outcome.broken) for outcome in outcomes)),
     ]
 
 
 def _counted(outcomes: Sequence[Outcome], value: Callable[[Outcome], bool | None]) -> str:
     """Count the outcomes whose `value` is true, as "n of m" where m leaves out the outcomes with value None."""
-    told = [value(one) for one in outcomes if value(one) is not None]
+    told = [value(outcome) for outcome in outcomes if value(outcome) is not None]
     return f"{sum(map(bool, told))} of {len(told)}" if told else "-"
 
 
@@ -110,13 +110,14 @@ def _explained() -> list[str]:
 
 
 def _broken(outcomes: Sequence[Outcome]) -> list[str]:
-    found = [
-        f"- {one.fault}, {one.trainer}, trial {one.trial} ({one.moment}; exit {', '.join(map(str, one.statuses))}): "
+    lines = [
+        f"- {outcome.fault}, {outcome.trainer}, trial {outcome.trial} "
+        f"({outcome.moment}; exit {', '.join(map(str, outcome.statuses))}): "
         f"{broken.invariant} {broken.name}: {broken.detail.strip().splitlines()[-1][:300]}"
-        for one in outcomes
-        for broken in one.broken
+        for outcome in outcomes
+        for broken in outcome.broken
     ]
-    return ["## Broken", "", *(found or ["Nothing."]), ""]
+    return ["## Broken", "", *(lines or ["Nothing."]), ""]
 
 
 def _missing(faults: Sequence[Fault]) -> list[str]:

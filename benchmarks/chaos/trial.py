@@ -196,10 +196,10 @@ class Trial:
         time.sleep(seconds)
         return f"{seconds:.1f} s after {name}"
 
-    def hit(self, what: str, found: bool = True) -> None:
-        """Record that the fault has been injected now; `found` is False if there was nothing left to hit."""
-        (self.moments if found else self.missed).append(what)
-        if found:
+    def hit(self, what: str, injected: bool = True) -> None:
+        """Record that the fault has been injected now; `injected` is False if there was nothing left to hit."""
+        (self.moments if injected else self.missed).append(what)
+        if injected:
             self.hit_at = time.time()
 
     def broke(self, invariant: str, name: str, detail: str) -> None:
@@ -215,7 +215,7 @@ class Trial:
         """Seconds from the last fault until the next attempt was ready to train or, without one, until the end."""
         if self.hit_at is None or not self.paths.release.is_file():
             return None
-        again = [one.ready for one in read_attempts(self.paths) if one.ready > self.hit_at]
+        again = [attempt.ready for attempt in read_attempts(self.paths) if attempt.ready > self.hit_at]
         end = again[0] if again else self.paths.release.stat().st_mtime
         return max(0.0, end - self.hit_at)
 

@@ -134,11 +134,11 @@ _POWER_HEAD = (
 
 
 def _power(line: Line, years: list[Year]) -> str:
-    first = [next((one for one in year.promotions if one.better), None) for year in years]
-    waits = np.array([one.night - line.since if one else np.inf for one in first])
+    first = [next((promotion for promotion in year.promotions if promotion.better), None) for year in years]
+    waits = np.array([promotion.night - line.since if promotion else np.inf for promotion in first])
     shares = [_share(int((waits < limit).sum()), len(years)) for limit in (1, 30, _NIGHTS)]
-    measured = np.array([one.look.difference for one in first if one])
-    corrected = np.array([one.corrected for one in first if one])
+    measured = np.array([promotion.look.difference for promotion in first if promotion])
+    corrected = np.array([promotion.corrected for promotion in first if promotion])
     return _row(line.name, len(years), *shares, _points(measured), _points(corrected))
 
 

@@ -99,7 +99,7 @@ class Nights:
             # Looks are computed in blocks. A promotion discards the rest of its block, because the reference changes.
             block = min(_BLOCK, nights - night)
             truths = [gain + drift if drift else float(gains[night + n]) for n in range(block)]
-            candidates = np.array([self._model(one) for one in truths])
+            candidates = np.array([self._model(true_gain) for true_gain in truths])
             night, reign, passed = self._block(night, candidates, reference, reign, signs)
             if passed is None:
                 continue

@@ -16,10 +16,10 @@ from benchmarks.harness.results import Line, versions_of
 from benchmarks.harness.row import (
     Claim,
     DisagreementError,
-    Place,
     Row,
     Series,
     Size,
+    Workspace,
     check_agreement,
     check_scores,
 )
@@ -73,11 +73,11 @@ def measure(row: Row, work: Path, size: Size, pairs: int | None, hooks: bool = T
     shared = Path(tempfile.mkdtemp(prefix=f"{row.id.lower()}-", dir=work))
     data = work / "data"
     data.mkdir(exist_ok=True)
-    place = Place(data, shared, shared, size, hooks)
+    workspace = Workspace(data, shared, shared, size, hooks)
     wanted = pairs or (row.pairs if size == "full" else min(2, row.pairs))
     try:
-        _run(row, PREPARE, place)
-        runs = _all_rounds(row, place, wanted)
+        _run(row, PREPARE, workspace)
+        runs = _all_rounds(row, workspace, wanted)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
     lines = [line_of(row, runs, claim, size).model_copy(update={"hooks": hooks}) for claim in row.claims]
@@ -114,11 +114,11 @@ def unmeasured(row: Row, claim: Claim, note: str) -> Line:
     )
 
 
-def _all_rounds(row: Row, place: Place, wanted: int) -> Runs:
+def _all_rounds(row: Row, workspace: Workspace, wanted: int) -> Runs:
     """The wanted rounds, and further rounds while runs of one side differ too much."""
     runs = Runs()
-    if row.warm_up and place.size == "full":
-        _round(row, place, list(row.sides), runs)
+    if row.warm_up and workspace.size == "full":
+        _round(row, workspace, list(row.sides), runs)
         runs.ended.clear()  # a failed warm-up stays on record, its numbers do not count
     patience = 0.0
     for number in range(_UNVOID_FACTOR * wanted):
@@ -128,7 +128,7 @@ def _all_rounds(row: Row, place: Place, wanted: int) -> Runs:
         if enough or runs.hopeless():
             break
         order = list(row.sides)[::-1] if number % 2 else list(row.sides)
-        _round(row, place, order, runs, number)
+        _round(row, workspace, order, runs, number)
     return runs
 
 
@@ -137,12 +137,12 @@ def _restless(runs: Sequence[Run], row: Row) -> bool:
     return any(is_void(spread_of(runs, claim)) for claim in row.claims if claim.goal is not None)
 
 
-def _round(row: Row, place: Place, order: Sequence[str], runs: Runs, number: int = 0) -> None:
+def _round(row: Row, workspace: Workspace, order: Sequence[str], runs: Runs, number: int = 0) -> None:
     """Run each side once. Raises :class:`DisagreementError` if the sides that ended did not do the same work."""
     ended = []
     for side in order:
         try:
-            ended.append(Run(side, _run(row, side, place), number))
+            ended.append(Run(side, _run(row, side, workspace), number))
         except SideError as error:
             print(error, file=sys.stderr, flush=True)
             runs.failures.append(Failure(side, str(error).splitlines()[0].rstrip(":")))
@@ -150,10 +150,10 @@ def _round(row: Row, place: Place, order: Sequence[str], runs: Runs, number: int
     runs.ended += ended
 
 
-def _run(row: Row, side: str, place: Place) -> Measured:
-    own = Path(tempfile.mkdtemp(prefix="x", dir=place.shared.parent))
+def _run(row: Row, side: str, workspace: Workspace) -> Measured:
+    own = Path(tempfile.mkdtemp(prefix="x", dir=workspace.shared.parent))
     try:
-        return run_side(row, side, replace(place, own=own))
+        return run_side(row, side, replace(workspace, own=own))
     finally:
         shutil.rmtree(own, ignore_errors=True)
 
@@ -191,14 +191,14 @@ def spread_of(runs: Sequence[Run], claim: Claim) -> float | None:
     return spread([(first, second) for first, second in near])
 
 
-def line_of(row: Row, found: Runs, claim: Claim, size: Size) -> Line:
+def line_of(row: Row, runs: Runs, claim: Claim, size: Size) -> Line:
     """Compare the pairs of a claim; a claim with a failed run of Evergreen is missed."""
-    line = _compared(row, _paired(found.ended, claim), claim, size)
-    failed = {side: count for side, count in found.failed().items() if side in (claim.a, claim.b)}
+    line = _compared(row, _paired(runs.ended, claim), claim, size)
+    failed = {side: count for side, count in runs.failed().items() if side in (claim.a, claim.b)}
     if not failed:
         return line
     reasons = dict(
-        reversed([(failure.side, failure.reason) for failure in found.failures])
+        reversed([(failure.side, failure.reason) for failure in runs.failures])
     )  # the first of each side
     notes = [
         f"failed runs of side {side}: {count}; the first: {reasons[side]}" for side, count in failed.items()
@@ -228,15 +228,15 @@ def _compared(row: Row, runs: Sequence[Run], claim: Claim, size: Size) -> Line:
     if not ours:
         return unmeasured(row, claim, claim.note)
     compared = [claim.compare(a, b) for a, b in zip(ours, theirs, strict=True)]
-    found = estimate(compared, claim.geometric)
+    ratio = estimate(compared, claim.geometric)
     of_side = spread_of(runs, claim)
     judged = claim.goal is not None and not is_void(of_side)
-    met = is_met(found, claim.goal, claim.at_least) if judged and claim.goal is not None else None
+    met = is_met(ratio, claim.goal, claim.at_least) if judged and claim.goal is not None else None
     return unmeasured(row, claim, _note(runs, claim, of_side, size)).model_copy(
         update={
-            "ratio": found.mean,
-            "low": found.low,
-            "high": found.high,
+            "ratio": ratio.mean,
+            "low": ratio.low,
+            "high": ratio.high,
             "met": met,
             "a": medians.median(ours),
             "b": medians.median(theirs),

@@ -128,9 +128,9 @@ def stamp() -> str:
     their declaration in pyproject.toml, whose settings of tools do not count, and the lock files.
     """
     digest = hashlib.sha256(json.dumps(_requirements(), sort_keys=True).encode())
-    found = (file for package in _CODE for file in (_ROOT / package).rglob("*") if file.suffix in _KINDS)
+    sources = (file for package in _CODE for file in (_ROOT / package).rglob("*") if file.suffix in _KINDS)
     locks = (_ROOT / name for name in _LOCKS)
-    for file in sorted([*filter(Path.is_file, locks), *found]):
+    for file in sorted([*filter(Path.is_file, locks), *sources]):
         content = file.read_bytes()
         digest.update(f"{file.relative_to(_ROOT).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]

@@ -15,7 +15,7 @@ class DisagreementError(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     """Folders and size of one run: `shared` is common to all runs of the row; `own` is this run's alone, and empty.
 
     `data` is common to all rows. `size` sets the amount of work; ratios depend little on it. `hooks` says whether
@@ -98,9 +98,9 @@ class Row:
     """
 
     id: str
-    sides: Mapping[str, Callable[[Place], Outcome]]
+    sides: Mapping[str, Callable[[Workspace], Outcome]]
     claims: tuple[Claim, ...]
-    prepare: Callable[[Place], None] = lambda _: None
+    prepare: Callable[[Workspace], None] = lambda _: None
     same: tuple[str, ...] = ()
     close: Mapping[str, float] = field(default_factory=dict)
     optional: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.chaos.services import clean_environment
-from benchmarks.harness.row import Outcome, Place, Row, Size
+from benchmarks.harness.row import Outcome, Row, Size, Workspace
 from benchmarks.harness.tree import TreeMeter
 from training.ray_cluster import patches
 
@@ -39,15 +39,15 @@ class Measured:
     peak_mb: float
 
 
-def run_side(row: Row, side: str, place: Place) -> Measured:
+def run_side(row: Row, side: str, workspace: Workspace) -> Measured:
     """Run a side to its end and return what it measured. Raises :class:`SideError` with the end of its output."""
     command = [sys.executable, "-m", "benchmarks.harness.side", row.id, side]
-    command += [place.size, str(place.data), str(place.shared), str(place.own)]
+    command += [workspace.size, str(workspace.data), str(workspace.shared), str(workspace.own)]
     with tempfile.TemporaryFile("w+") as said, TreeMeter() as meter:
         process = subprocess.Popen(
             command,
-            cwd=place.own,
-            env=environment(row, place),
+            cwd=workspace.own,
+            env=environment(row, workspace),
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
@@ -59,15 +59,15 @@ def run_side(row: Row, side: str, place: Place) -> Measured:
             status = None
         said.seek(0)
         text = said.read()
-    found = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), None)
-    if status or found is None:
+    outcome_line = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), None)
+    if status or outcome_line is None:
         how = f"did not end within {row.timeout_s:.0f} s" if status is None else f"ended with status {status}"
         raise SideError(f"{row.id} {side} {how}:\n{text[-_SHOWN:]}")
-    fields: dict[str, Any] = json.loads(found.removeprefix(_MARK))
+    fields: dict[str, Any] = json.loads(outcome_line.removeprefix(_MARK))
     return Measured(Outcome(**fields), meter.cpu_s, meter.peak_mb)
 
 
-def environment(row: Row, place: Place) -> dict[str, str]:
+def environment(row: Row, workspace: Workspace) -> dict[str, str]:
     """The user's environment without variables that point to servers and stores; with the row's threads and hooks."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(row.threads))
     data = {name: os.environ[name] for name in (DATA_VARIABLE, BASELINE_VARIABLE) if name in os.environ}
@@ -79,19 +79,19 @@ def environment(row: Row, place: Place) -> dict[str, str]:
             "PYTHONPATH": str(_ROOT),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_HOME": str(place.own / "prefect"),
-            patches.VARIABLE: str(int(place.hooks)),
+            "PREFECT_HOME": str(workspace.own / "prefect"),
+            patches.VARIABLE: str(int(workspace.hooks)),
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_TMPDIR": _ray_folder(place),
+            "RAY_TMPDIR": _ray_folder(workspace),
             "MLFLOW_DISABLE_TELEMETRY": "true",
             "DO_NOT_TRACK": "1",
         }
     )
 
 
-def _ray_folder(place: Place) -> str:
+def _ray_folder(workspace: Workspace) -> str:
     """A folder for Ray with a short path, because Ray's Unix sockets lie in it."""
-    folder = place.shared.parent / "r"  # that of a side alone has a path that is too long
+    folder = workspace.shared.parent / "r"  # that of a side alone has a path that is too long
     folder.mkdir(exist_ok=True)
     return str(folder)
 
@@ -102,12 +102,12 @@ def main(arguments: list[str]) -> None:
 
     row_id, side, size, data, shared, own = arguments
     row = find_row(row_id)
-    place = Place(Path(data), Path(shared), Path(own), cast(Size, size), patches.active())
+    workspace = Workspace(Path(data), Path(shared), Path(own), cast(Size, size), patches.active())
     if side == PREPARE:
-        row.prepare(place)
+        row.prepare(workspace)
         outcome = Outcome({})
     else:
-        outcome = row.sides[side](place)
+        outcome = row.sides[side](workspace)
     print(_MARK + json.dumps(asdict(outcome)), flush=True)
 
 

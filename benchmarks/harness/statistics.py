@@ -62,8 +62,8 @@ def is_void(of_side: float | None) -> bool:
     return of_side is not None and of_side > MOST_SPREAD
 
 
-def is_met(found: Estimate, goal: float, at_least: bool) -> bool | None:
+def is_met(ratio: Estimate, goal: float, at_least: bool) -> bool | None:
     """Whether the goal is met at the worse end of the interval; None without an interval."""
-    if found.low is None or found.high is None:
+    if ratio.low is None or ratio.high is None:
         return None
-    return found.low >= goal if at_least else found.high <= goal
+    return ratio.low >= goal if at_least else ratio.high <= goal

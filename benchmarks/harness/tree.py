@@ -76,7 +76,7 @@ class TreeMeter:
 
 def descendants() -> dict[int, _Process]:
     """All processes below this one, by process id."""
-    every = {int(folder.name): found for folder in _folders() if (found := _read(folder)) is not None}
+    every = {int(folder.name): stat for folder in _folders() if (stat := _read(folder)) is not None}
     children: dict[int, list[int]] = {}
     for pid, process in every.items():
         children.setdefault(process.parent, []).append(pid)

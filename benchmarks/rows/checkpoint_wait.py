@@ -3,19 +3,19 @@
 import os
 import time
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _BATCH = 32
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Write the images."""
     from benchmarks.baselines.images import idx_folder
 
-    idx_folder(place.data, place.pick(2560, 1280, 256))
+    idx_folder(workspace.data, workspace.pick(2560, 1280, 256))
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: `evergreen retrain` of ResNet-18 on two workers, which records how long its loop waited for checkpoints."""
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.retraining import retrain
@@ -23,16 +23,16 @@ def evergreen(place: Place) -> Outcome:
     from training.checkpoints.checkpoint_files import STATE
 
     os.sync()  # flush the disk writes of the previous run
-    every = _steps_between(place)
+    every = _steps_between(workspace)
     settings = {
-        "data.path": str(idx_folder(place.data, place.pick(2560, 1280, 256))),
+        "data.path": str(idx_folder(workspace.data, workspace.pick(2560, 1280, 256))),
         "training.epochs": "2",
         "training.global_batch_size": str(_BATCH),
         "checkpoint.every_steps": str(every),
         "checkpoint.every_s": "3600",
         "scaling.use_gpu": "no",
     }
-    run = retrain(place.own / "home", recipe_file("resnet"), settings)
+    run = retrain(workspace.own / "home", recipe_file("resnet"), settings)
     trained = run.trained()
     per_epoch = trained.steps // 2
     saves = 2 * (1 + (per_epoch - 1) // every)
@@ -40,7 +40,7 @@ def evergreen(place: Place) -> Outcome:
     return Outcome({"ms": 1000 * trained.goodput.parts["checkpoint"] / saves}, {"bytes": size})
 
 
-def in_the_loop(place: Place) -> Outcome:
+def in_the_loop(workspace: Workspace) -> Outcome:
     """B: the same model and optimizer, with a `torch.save` after the same number of steps."""
     import torch
     import torch.nn.functional as functional
@@ -52,9 +52,9 @@ def in_the_loop(place: Place) -> Outcome:
     model = resnet18((1, 28, 28), 10)
     optimizer = torch.optim.AdamW(model.parameters())
     images, labels = torch.rand((_BATCH, 1, 28, 28)), torch.arange(_BATCH) % 10
-    file, taken = place.own / "checkpoint.pt", []
-    for save in range(place.pick(8, 5, 3)):
-        for _ in range(_steps_between(place)):
+    file, taken = workspace.own / "checkpoint.pt", []
+    for save in range(workspace.pick(8, 5, 3)):
+        for _ in range(_steps_between(workspace)):
             loss = functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
@@ -66,9 +66,9 @@ def in_the_loop(place: Place) -> Outcome:
     return Outcome({"ms": 1000 * sum(taken) / len(taken)}, {"bytes": file.stat().st_size})
 
 
-def _steps_between(place: Place) -> int:
+def _steps_between(workspace: Workspace) -> int:
     """Steps for about two seconds of work on one core, so that a write ends before the next write starts."""
-    return place.pick(16, 12, 4)
+    return workspace.pick(16, 12, 4)
 
 
 ROW = Row(

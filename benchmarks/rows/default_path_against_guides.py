@@ -5,26 +5,26 @@ with AdamW, Evergreen with the fused variant and the script, like the guides, wi
 """
 
 from benchmarks.baselines.framework_pair import ACCURACY
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.attempts.job import TrainingJob
 
 _TRAINING = {"epochs": 8, "global_batch_size": 128, "schedule": "constant", "warmup_share": 0.0}
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    _job(place)
+    _job(workspace)
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: `evergreen retrain` with its default settings: two workers, checkpoints, publisher, MLflow and Prefect."""
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file, steady_rows_per_s
 
-    settings = {"data.path": str(idx_folder(place.data, _rows(place))), "scaling.use_gpu": "no"}
+    settings = {"data.path": str(idx_folder(workspace.data, _rows(workspace))), "scaling.use_gpu": "no"}
     settings |= {f"training.{name}": str(value) for name, value in _TRAINING.items()}
-    run = retrain(place.own / "home", recipe_file("resnet"), settings)
+    run = retrain(workspace.own / "home", recipe_file("resnet"), settings)
     trained = run.trained()
     seen = sum(epoch.rows for epoch in trained.history[1:])
     return Outcome(
@@ -33,7 +33,7 @@ def evergreen(place: Place) -> Outcome:
     )
 
 
-def guides(place: Place) -> Outcome:
+def guides(workspace: Workspace) -> Outcome:
     """B: the guides' script: `DataLoader`, and a report and a checkpoint in each epoch."""
     from benchmarks.baselines.guides_training import train_as_guides_do
     from benchmarks.baselines.images import idx_folder
@@ -41,27 +41,27 @@ def guides(place: Place) -> Outcome:
     from training.ray_cluster.cluster import ray_cluster
     from training.trainers.network.feeds import training_rows
 
-    job = _job(place)
+    job = _job(workspace)
     learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)
-    raw = idx_folder(place.data, _rows(place))
+    raw = idx_folder(workspace.data, _rows(workspace))
     epochs = job.settings.epochs
     with ray_cluster(job.settings):
-        done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), place.own, epochs)
+        done = train_as_guides_do(raw, learn.tolist(), validate.tolist(), workspace.own, epochs)
     seconds = done["ends"][-1] - done["ends"][0]
     return Outcome(
         {"rows_per_s": done["rows"] / seconds}, {name: done[name] for name in ("rows", "accuracy")}
     )
 
 
-def _rows(place: Place) -> int:
-    return place.pick(2560, 1280, 512)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(2560, 1280, 512)
 
 
-def _job(place: Place) -> TrainingJob:
+def _job(workspace: Workspace) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {"training": _TRAINING, "scaling": {"num_workers": 2}}
-    return job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
+    return job_of(workspace.own / "home", version_of(workspace.data, _rows(workspace)), "resnet", settings)
 
 
 ROW = Row(

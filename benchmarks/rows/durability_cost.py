@@ -6,18 +6,18 @@ same weights. The replay check, which runs once per training, is measured by row
 
 from typing import Any
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.attempts.job import TrainingJob
 
 _EVERY_S = 2.0
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    _job(place, {})
+    _job(workspace, {})
 
 
-def durable(place: Place) -> Outcome:
+def durable(workspace: Workspace) -> Outcome:
     """A: checkpoints, a metric point per step and heartbeats, and the driver sends the points to MLflow."""
     from benchmarks.baselines.on_ray import launch_on_ray
     from tasks.trackers.mlflow_store import connect
@@ -26,9 +26,9 @@ def durable(place: Place) -> Outcome:
     from training.storage.paths import Home
 
     job = _job(
-        place, {"checkpoint": {"every_s": _EVERY_S, "replay": False}, "tracking": {"log_every_steps": 1}}
+        workspace, {"checkpoint": {"every_s": _EVERY_S, "replay": False}, "tracking": {"log_every_steps": 1}}
     )
-    client = connect(None, Home(place.own / "home"))
+    client = connect(None, Home(workspace.own / "home"))
     run_id = client.create_run(client.create_experiment("bench")).info.run_id
     publisher = Publisher(lambda: (client, run_id), MetricsFile(job.paths.metrics), outage_s=60)
     with publisher.running():
@@ -36,7 +36,7 @@ def durable(place: Place) -> Outcome:
     return _outcome(job, trained)
 
 
-def bare(place: Place) -> Outcome:
+def bare(workspace: Workspace) -> Outcome:
     """B: none of these."""
     from benchmarks.baselines import undurable
     from benchmarks.baselines.on_ray import launch_on_ray
@@ -45,7 +45,7 @@ def bare(place: Place) -> Outcome:
     ray_train.run_ray_worker = undurable.run_ray_worker  # type: ignore[attr-defined]
     # Without heartbeats the watchdog would consider the workers stuck, so its timeout is an hour.
     off = {"every_s": 3600.0, "replay": False}
-    job = _job(place, {"checkpoint": off, "failure": {"worker_start_timeout_s": 3600.0}})
+    job = _job(workspace, {"checkpoint": off, "failure": {"worker_start_timeout_s": 3600.0}})
     return _outcome(job, launch_on_ray(job))
 
 
@@ -55,15 +55,15 @@ def _outcome(job: TrainingJob, trained: Any) -> Outcome:
     return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
 
 
-def _job(place: Place, settings: dict[str, Any]) -> TrainingJob:
+def _job(workspace: Workspace, settings: dict[str, Any]) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     same = {
-        "training": {"epochs": place.pick(3, 3, 2), "global_batch_size": 128, "select": "last"},
+        "training": {"epochs": workspace.pick(3, 3, 2), "global_batch_size": 128, "select": "last"},
         "scaling": {"num_workers": 2},
     }
-    version = version_of(place.data, place.pick(2560, 1280, 512))
-    return job_of(place.own / "home", version, "resnet", same | settings)
+    version = version_of(workspace.data, workspace.pick(2560, 1280, 512))
+    return job_of(workspace.own / "home", version, "resnet", same | settings)
 
 
 ROW = Row(

@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.baselines.trainings import job_of, version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.trainers.network.feeds import Batch, Feed
 
 _THREADS = 2
 _TURNS = ("real", "same")
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    _version(place)
+    _version(workspace)
 
 
-def in_turns(place: Place) -> Outcome:
+def in_turns(workspace: Workspace) -> Outcome:
     """ResNet-18 in one process: rows per second of each epoch except the first, which is warm-up."""
     from training.supervision.launch import launch
     from training.trainers.torch import worker
 
     build = worker.build_feed
     worker.build_feed = lambda *given: InTurns(build(*given))
-    rounds = place.pick(3, 3, 1)
+    rounds = workspace.pick(3, 3, 1)
     settings = {
         "training": {"epochs": 1 + len(_TURNS) * rounds, "global_batch_size": 64},
         "scaling": {"num_workers": 0, "threads_per_worker": _THREADS},
         "checkpoint": {"every_s": 3600},
     }
-    trained = launch(job_of(place.own / "home", _version(place), "resnet", settings))
+    trained = launch(job_of(workspace.own / "home", _version(workspace), "resnet", settings))
     speeds: dict[str, list[float]] = {turn: [] for turn in _TURNS}
     for number, epoch in enumerate(trained.history[1:], start=1):
         speeds[_turn(number)].append(epoch.images_per_s)
@@ -42,8 +42,8 @@ def in_turns(place: Place) -> Outcome:
 
 def _turn(epoch: int) -> str:
     """Feed of an epoch, counted from 0: the order is mirrored each time, so that a drift affects both feeds alike."""
-    number, place = divmod(epoch - 1, len(_TURNS))
-    return _TURNS[place if number % 2 == 0 else -1 - place]
+    number, position = divmod(epoch - 1, len(_TURNS))
+    return _TURNS[position if number % 2 == 0 else -1 - position]
 
 
 @dataclass
@@ -70,8 +70,8 @@ class InTurns:
             yield from self.real.batches(epoch, first_step)
 
 
-def _version(place: Place) -> Any:
-    return version_of(place.data, place.pick(2560, 1280, 256))
+def _version(workspace: Workspace) -> Any:
+    return version_of(workspace.data, workspace.pick(2560, 1280, 256))
 
 
 ROW = Row(

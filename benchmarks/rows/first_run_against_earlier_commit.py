@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row, Size
+from benchmarks.harness.row import Claim, Outcome, Row, Size, Workspace
 
 _REPOSITORY = Path(__file__).parents[2]
 _COMMIT = os.environ.get("EVERGREEN_BASELINE", "5f53911")
@@ -20,35 +20,35 @@ def unavailable(_size: Size) -> str:
     return "" if known.returncode == 0 else f"the repository has no commit {_COMMIT} (EVERGREEN_BASELINE)"
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Unpack the files of the earlier commit."""
-    _earlier(place).mkdir()
+    _earlier(workspace).mkdir()
     packed = _git("archive", _COMMIT, "flows", "tasks", "training")
     packed.check_returncode()
-    subprocess.run(["tar", "-x", "-C", _earlier(place)], input=packed.stdout, check=True)
-    subprocess.run([sys.executable, "-m", "compileall", "-q", _earlier(place)], check=True)
+    subprocess.run(["tar", "-x", "-C", _earlier(workspace)], input=packed.stdout, check=True)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", _earlier(workspace)], check=True)
 
 
-def present(place: Place) -> Outcome:
+def present(workspace: Workspace) -> Outcome:
     """A: the present code."""
-    return _two_runs(place, _REPOSITORY)
+    return _two_runs(workspace, _REPOSITORY)
 
 
-def earlier(place: Place) -> Outcome:
+def earlier(workspace: Workspace) -> Outcome:
     """B: the earlier commit."""
-    return _two_runs(place, _earlier(place))
+    return _two_runs(workspace, _earlier(workspace))
 
 
-def _two_runs(place: Place, code: Path) -> Outcome:
+def _two_runs(workspace: Workspace, code: Path) -> Outcome:
     from benchmarks.baselines.retraining import retrain
 
-    first, again = (retrain(place.own / "home", "digits", {}, code) for _ in range(2))
+    first, again = (retrain(workspace.own / "home", "digits", {}, code) for _ in range(2))
     values = {"seconds": first.seconds, "again_s": again.seconds}
     return Outcome(values, {"weights": first.release["weights_digest"]})
 
 
-def _earlier(place: Place) -> Path:
-    return place.shared / "earlier"
+def _earlier(workspace: Workspace) -> Path:
+    return workspace.shared / "earlier"
 
 
 def _git(*arguments: str) -> "subprocess.CompletedProcess[bytes]":

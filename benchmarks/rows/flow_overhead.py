@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _JOB_S = 60.0  # duration of the job to which the claim relates the difference
 
 
-def flow(place: Place) -> Outcome:
+def flow(workspace: Workspace) -> Outcome:
     """A: `flows.retrain.retrain` with a separate Prefect server, as in the command."""
-    home = _home(place)
+    home = _home(workspace)
     from flows.local.environment import prepare
     from flows.local.prefect_server import prefect_api
 
@@ -31,12 +31,12 @@ def flow(place: Place) -> Outcome:
         quieten()
         return the_flow("digits", overrides)
 
-    return _timed(place, retrain, prefect_api(home))
+    return _timed(workspace, retrain, prefect_api(home))
 
 
-def functions(place: Place) -> Outcome:
+def functions(workspace: Workspace) -> Outcome:
     """B: the same steps without Prefect."""
-    home = _home(place)
+    home = _home(workspace)
     from flows.local.environment import prepare
 
     prepare(home)
@@ -46,23 +46,23 @@ def functions(place: Place) -> Outcome:
 
         return direct.retrain(home, "digits", overrides)
 
-    return _timed(place, retrain, nullcontext())
+    return _timed(workspace, retrain, nullcontext())
 
 
-def _home(place: Place) -> Any:
+def _home(workspace: Workspace) -> Any:
     from training.storage.paths import Home
 
-    os.environ["EVERGREEN_HOME"] = str(place.own / "home")
-    return Home(place.own / "home")
+    os.environ["EVERGREEN_HOME"] = str(workspace.own / "home")
+    return Home(workspace.own / "home")
 
 
 def _timed(
-    place: Place, retrain: Callable[[dict[str, Any]], Any], api: AbstractContextManager[None]
+    workspace: Workspace, retrain: Callable[[dict[str, Any]], Any], api: AbstractContextManager[None]
 ) -> Outcome:
     """Median over retrainings with different rows, so that no step is cached, after one retraining for warm-up."""
     taken = []
     with api:
-        for turn in range(1 + place.pick(2, 2, 1)):
+        for turn in range(1 + workspace.pick(2, 2, 1)):
             overrides = {
                 "seed": turn,
                 "data": {"max_train_rows": 600 + turn, "max_test_rows": 150},

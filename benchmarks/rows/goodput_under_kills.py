@@ -9,41 +9,41 @@ one interval.
 from statistics import mean
 from typing import Any
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _EVERY_S = 3.0
 _PAUSE_S = (0.5, 0.5 + _EVERY_S)
 _ROWS = 20_000
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
-    version_of(place.data, place.pick(_ROWS, 5_000, 2_560))
+    version_of(workspace.data, workspace.pick(_ROWS, 5_000, 2_560))
 
 
-def with_kills(place: Place) -> Outcome:
+def with_kills(workspace: Workspace) -> Outcome:
     """A: a rank is killed ten times; training resumes each time and reaches its end."""
     from benchmarks.baselines.kills import Killer, recovered
 
-    job, kills = _job(place), place.pick(10, 3, 1)
+    job, kills = _job(workspace), workspace.pick(10, 3, 1)
     # Derived from the run's folder, so that every run draws differently.
-    killer = Killer(job.paths, kills, sum(place.own.name.encode()), pause_s=_PAUSE_S)
+    killer = Killer(job.paths, kills, sum(workspace.own.name.encode()), pause_s=_PAUSE_S)
     thread = killer.start()
     wall, trained = _run(job)
     thread.join(1.0)
-    found = recovered(killer.seconds)
-    if len(found) != kills:  # the training may have ended before the last kill
-        raise RuntimeError(f"training recovered from {len(found)} kills, not from {kills}")
-    lost = len(found) * (mean(found) + _EVERY_S / 2)
+    recoveries = recovered(killer.seconds)
+    if len(recoveries) != kills:  # the training may have ended before the last kill
+        raise RuntimeError(f"training recovered from {len(recoveries)} kills, not from {kills}")
+    lost = len(recoveries) * (mean(recoveries) + _EVERY_S / 2)
     explained = 1 - lost / wall
     return Outcome({"explained_s": explained * wall, "wall_s": wall}, {"weights": trained.weights_digest})
 
 
-def without(place: Place) -> Outcome:
+def without(workspace: Workspace) -> Outcome:
     """B: the same training without kills."""
-    wall, trained = _run(_job(place))
+    wall, trained = _run(_job(workspace))
     return Outcome({"wall_s": wall}, {"weights": trained.weights_digest})
 
 
@@ -59,18 +59,21 @@ def _run(job: Any) -> tuple[float, Any]:
     return ended - read_attempts(job.paths)[0].ready, trained
 
 
-def _job(place: Place) -> Any:
+def _job(workspace: Workspace) -> Any:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {
-        "training": {"epochs": place.pick(3, 4, 8), "global_batch_size": 48},
+        "training": {"epochs": workspace.pick(3, 4, 8), "global_batch_size": 48},
         "scaling": {"num_workers": 2},
         "checkpoint": {"every_s": _EVERY_S},
         "tracking": {"log_every_steps": 1},
         "failure": {"max_failures": 100},
     }
     return job_of(
-        place.own / "home", version_of(place.data, place.pick(_ROWS, 5_000, 2_560)), "waiting", settings
+        workspace.own / "home",
+        version_of(workspace.data, workspace.pick(_ROWS, 5_000, 2_560)),
+        "waiting",
+        settings,
     )
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.baselines.cifar import job_on_gpu, unavailable, version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _GUIDES_S = 130.0
 _FLOOR = 0.35
@@ -22,21 +22,21 @@ _SIDES = {
 }
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    version_of(place)
+    version_of(workspace)
 
 
-def train(place: Place, training: dict[str, Any]) -> Outcome:
+def train(workspace: Workspace, training: dict[str, Any]) -> Outcome:
     """One epoch through `training.supervision.launch`, including imports and startup."""
     from training.supervision.launch import launch
 
-    job = job_on_gpu(place, "cifar10-vit", {"epochs": 1} | training)
+    job = job_on_gpu(workspace, "cifar10-vit", {"epochs": 1} | training)
     began = time.perf_counter()
     trained = launch(job)
     seconds = time.perf_counter() - began
     accuracy = trained.history[-1].validation_score
-    if accuracy < _FLOOR and place.size != "tiny":
+    if accuracy < _FLOOR and workspace.size != "tiny":
         raise RuntimeError(f"accuracy {accuracy:.3f} is below {_FLOOR}")
     return Outcome({"seconds": seconds, "guides_s": _GUIDES_S}, {"rows": trained.history[-1].rows})
 

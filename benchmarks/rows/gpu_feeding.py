@@ -9,29 +9,29 @@ from functools import partial
 from typing import Any
 
 from benchmarks.baselines.cifar import job_on_gpu, unavailable, version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.trainers.network.feeds import Batch, Feed
 
 _RECIPES = {"resnet": "cifar10-resnet", "vit": "cifar10-vit"}
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    version_of(place)
+    version_of(workspace)
 
 
-def fed(place: Place, model: str) -> Outcome:
+def fed(workspace: Workspace, model: str) -> Outcome:
     """A: rows are gathered and copied to the GPU in every step."""
-    return _train(place, model)
+    return _train(workspace, model)
 
 
-def resident(place: Place, model: str) -> Outcome:
+def resident(workspace: Workspace, model: str) -> Outcome:
     """B: all batches of an epoch are on the GPU before the measurement starts."""
     from training.trainers.torch import worker
 
     build = worker.build_feed
     worker.build_feed = lambda *given: ResidentFeed(build(*given))
-    return _train(place, model)
+    return _train(workspace, model)
 
 
 @dataclass
@@ -55,12 +55,12 @@ class ResidentFeed:
         yield from self._batches[first_step:]
 
 
-def _train(place: Place, model: str) -> Outcome:
+def _train(workspace: Workspace, model: str) -> Outcome:
     from benchmarks.baselines.trainings import steady_rows_per_s
     from training.supervision.launch import launch
 
-    epochs = {"resnet": place.pick(12, 4, 2), "vit": place.pick(5, 2, 2)}[model]
-    job = job_on_gpu(place, _RECIPES[model], {"epochs": epochs, "precision": "bfloat16"})
+    epochs = {"resnet": workspace.pick(12, 4, 2), "vit": workspace.pick(5, 2, 2)}[model]
+    job = job_on_gpu(workspace, _RECIPES[model], {"epochs": epochs, "precision": "bfloat16"})
     trained = launch(job)
     did: dict[str, Any] = {f"{model}_rows": [epoch.rows for epoch in trained.history]}
     return Outcome({"images_per_s": steady_rows_per_s(job.paths, trained)}, did)

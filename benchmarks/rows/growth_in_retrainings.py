@@ -15,25 +15,25 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _HERE, _ON_A_CLUSTER = 20, 12
 _COMPARED = 5  # the first and the last five are compared, after two for warm-up
 _WARM = 2
 
 
-def here(place: Place) -> Outcome:
+def here(workspace: Workspace) -> Outcome:
     """Repeat the flow in this process, each time with another seed."""
-    return _retrainings(place, place.pick(_HERE, 14, 12), workers=0)
+    return _retrainings(workspace, workspace.pick(_HERE, 14, 12), workers=0)
 
 
-def on_a_cluster(place: Place) -> Outcome:
+def on_a_cluster(workspace: Workspace) -> Outcome:
     """Repeat the flow with two workers on one cluster that this process has started."""
-    return _retrainings(place, _ON_A_CLUSTER, workers=2)
+    return _retrainings(workspace, _ON_A_CLUSTER, workers=2)
 
 
-def _retrainings(place: Place, count: int, workers: int) -> Outcome:
-    home = place.own / "home"
+def _retrainings(workspace: Workspace, count: int, workers: int) -> Outcome:
+    home = workspace.own / "home"
     os.environ["EVERGREEN_HOME"] = str(home)
     from flows.local.environment import prepare
     from flows.local.prefect_server import prefect_api
@@ -70,16 +70,16 @@ class _Process(NamedTuple):
 
 def _tree() -> list[_Process]:
     """This process and all its children, without those that end meanwhile."""
-    found = []
+    processes = []
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         try:
-            found.append(_Process(process.memory_info().rss / 2**20, process.num_fds()))
+            processes.append(_Process(process.memory_info().rss / 2**20, process.num_fds()))
         except (
             psutil.NoSuchProcess,
             psutil.AccessDenied,
         ):  # a process that has ended lets nobody read its files
             continue
-    return found
+    return processes
 
 
 def _disk_mb(folder: Path) -> float:
@@ -121,7 +121,7 @@ def _claim(row: str, where: str, name: str, what: str, unit: str, goal: float) -
 
 
 def _row(
-    row: str, where: str, side: Callable[[Place], Outcome], times: int, timeout_s: float, of: str = ""
+    row: str, where: str, side: Callable[[Workspace], Outcome], times: int, timeout_s: float, of: str = ""
 ) -> Row:
     """A row of retrainings; `of` says in the titles whose memory, files and processes are counted."""
     return Row(

@@ -6,46 +6,46 @@ import time
 from pathlib import Path
 
 from benchmarks.baselines.images import idx_folder
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _GROWTH = 16
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Write both sets of idx files."""
-    for rows in (_rows(place), _GROWTH * _rows(place)):
-        idx_folder(place.data, rows)
+    for rows in (_rows(workspace), _GROWTH * _rows(workspace)):
+        idx_folder(workspace.data, rows)
 
 
-def sixteen(place: Place) -> Outcome:
+def sixteen(workspace: Workspace) -> Outcome:
     """A: sixteen times as many rows as side B."""
-    return _prepared(place, _GROWTH * _rows(place))
+    return _prepared(workspace, _GROWTH * _rows(workspace))
 
 
-def one(place: Place) -> Outcome:
+def one(workspace: Workspace) -> Outcome:
     """B: the base number of rows."""
-    return _prepared(place, _rows(place))
+    return _prepared(workspace, _rows(workspace))
 
 
-def _rows(place: Place) -> int:
-    return place.pick(15_000, 5_000, 1_000)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(15_000, 5_000, 1_000)
 
 
-def _prepared(place: Place, rows: int) -> Outcome:
+def _prepared(workspace: Workspace, rows: int) -> Outcome:
     from benchmarks.baselines.trainings import prepare as prepare_dataset
     from training.settings.schema import Settings
     from training.storage.paths import Home
 
-    settings = Settings.model_validate({"data": {"path": str(idx_folder(place.data, rows))}})
+    settings = Settings.model_validate({"data": {"path": str(idx_folder(workspace.data, rows))}})
     taken, peaks = [], []
-    for turn in range(1 + place.pick(4, 2, 1)):
+    for turn in range(1 + workspace.pick(4, 2, 1)):
         began = time.perf_counter()
-        version = prepare_dataset(Home(place.own / f"home-{turn}"), settings)
+        version = prepare_dataset(Home(workspace.own / f"home-{turn}"), settings)
         taken.append(time.perf_counter() - began)
         peaks.append(_peak_mb())
         if version.rows("train") != rows:
             raise RuntimeError(f"{version.rows('train')} rows were prepared, not {rows}")
-        shutil.rmtree(place.own / f"home-{turn}")
+        shutil.rmtree(workspace.own / f"home-{turn}")
     # The first preparation also imports modules, and allocates memory that later ones reuse.
     return Outcome({"seconds": taken[1:], "peak_mb": peaks[0]}, {"shape": list(version.shape)})
 

@@ -5,20 +5,20 @@ import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _FEW = 10
 _TRIES = 15
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Make a home with few finished runs, and a home with many."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
     from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, close_run, connect_once, open_run
     from training.storage.paths import Home
 
-    for name, count in (("few", _FEW), ("many", place.pick(1000, 200, 30))):
-        home = Home(place.shared / name)
+    for name, count in (("few", _FEW), ("many", workspace.pick(1000, 200, 30))):
+        home = Home(workspace.shared / name)
         plan = plan_of_digits(home)
         client = connect_once(plan)
         experiment = client.get_run(open_run(client, plan)).info.experiment_id
@@ -31,23 +31,23 @@ def prepare(place: Place) -> None:
             close_run(client, client.create_run(experiment, tags=tags).info.run_id, "FINISHED")
 
 
-def many(place: Place) -> Outcome:
+def many(workspace: Workspace) -> Outcome:
     """A: in a store with many runs."""
-    return _opened(place, "many")
+    return _opened(workspace, "many")
 
 
-def few(place: Place) -> Outcome:
+def few(workspace: Workspace) -> Outcome:
     """B: in a store with few runs."""
-    return _opened(place, "few")
+    return _opened(workspace, "few")
 
 
-def _opened(place: Place, name: str) -> Outcome:
+def _opened(workspace: Workspace, name: str) -> Outcome:
     """Median time to open a new run; each run is closed again."""
     from benchmarks.baselines.plans import numbered, plan_of_digits
     from tasks.trackers.mlflow_run import close_run, connect_once, open_run
     from training.storage.paths import Home
 
-    root = Path(shutil.copytree(place.shared / name, place.own / "home"))
+    root = Path(shutil.copytree(workspace.shared / name, workspace.own / "home"))
     plan = plan_of_digits(Home(root))
     client = connect_once(plan)
     taken = []

@@ -6,17 +6,17 @@ from typing import Any
 
 from benchmarks.baselines.images import idx_folder, read
 from benchmarks.baselines.trainings import version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 BATCH = 128
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version, and the idx files that it is made of."""
-    version_of(place.data, _rows(place))
+    version_of(workspace.data, _rows(workspace))
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: the feed that training uses, and its normalisation on the device."""
     import torch
 
@@ -27,7 +27,7 @@ def evergreen(place: Place) -> Outcome:
     from training.trainers.ranks import Ranks
 
     torch.set_num_threads(1)
-    version = version_of(place.data, _rows(place))
+    version = version_of(workspace.data, _rows(workspace))
     columns = open_columns(version, "train")
     every = torch.arange(len(columns)).numpy()
     ranks = Ranks.of_this_process(use_gpu=False)
@@ -38,29 +38,29 @@ def evergreen(place: Place) -> Outcome:
         for batch in feed.batches(number, 0):
             yield normalise(batch.inputs), batch.targets
 
-    return _timed(epoch, _epochs(place))
+    return _timed(epoch, _epochs(workspace))
 
 
-def data_loader(place: Place) -> Outcome:
+def data_loader(workspace: Workspace) -> Outcome:
     """B: a `DataLoader` as a good engineer writes it for rows in memory, in this process."""
-    return _data_loader(place, processes=0)
+    return _data_loader(workspace, processes=0)
 
 
-def data_loader_in_processes(place: Place) -> Outcome:
+def data_loader_in_processes(workspace: Workspace) -> Outcome:
     """B: the same `DataLoader` with two worker processes, which send bytes; this process normalises them."""
-    return _data_loader(place, processes=2)
+    return _data_loader(workspace, processes=2)
 
 
-def _data_loader(place: Place, processes: int) -> Outcome:
+def _data_loader(workspace: Workspace, processes: int) -> Outcome:
     """The sampler gives the rows of a whole batch, so that no Python code runs per row: neither there nor here."""
     import numpy as np
     import torch
     from torch.utils.data import DataLoader, Dataset, Sampler
 
     torch.set_num_threads(1)
-    found = read(idx_folder(place.data, _rows(place)), "train")
-    pixels = torch.from_numpy(np.array(found.pixels))[:, None]
-    labels = torch.from_numpy(np.array(found.labels, np.int64))
+    train_split = read(idx_folder(workspace.data, _rows(workspace)), "train")
+    pixels = torch.from_numpy(np.array(train_split.pixels))[:, None]
+    labels = torch.from_numpy(np.array(train_split.labels, np.int64))
 
     class Pictures(Dataset[Any]):
         def __len__(self) -> int:
@@ -89,10 +89,10 @@ def _data_loader(place: Place, processes: int) -> Outcome:
         for images, numbers in loader:
             yield images.float().div_(127.5).sub_(1.0), numbers
 
-    return _timed(epoch, _epochs(place))
+    return _timed(epoch, _epochs(workspace))
 
 
-def guides_loader(place: Place) -> Outcome:
+def guides_loader(workspace: Workspace) -> Outcome:
     """B: the guides' `DataLoader`: per row a PIL image, `ToTensor` and `Normalize`; two worker processes."""
     import numpy as np
     import torch
@@ -101,8 +101,8 @@ def guides_loader(place: Place) -> Outcome:
     from torchvision.transforms import Compose, Normalize, ToTensor
 
     torch.set_num_threads(1)
-    found = read(idx_folder(place.data, _rows(place)), "train")
-    pixels, labels = np.array(found.pixels), found.labels.tolist()
+    train_split = read(idx_folder(workspace.data, _rows(workspace)), "train")
+    pixels, labels = np.array(train_split.pixels), train_split.labels.tolist()
     transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
 
     class Pictures(Dataset[Any]):
@@ -116,14 +116,14 @@ def guides_loader(place: Place) -> Outcome:
     return _timed(lambda _: loader, epochs=2)
 
 
-def gather(place: Place) -> Outcome:
+def gather(workspace: Workspace) -> Outcome:
     """B: NumPy gathers the rows of a permutation and converts bytes to floating-point numbers."""
     import numpy as np
     import torch
 
     torch.set_num_threads(1)
-    found = read(idx_folder(place.data, _rows(place)), "train")
-    pixels, labels = np.array(found.pixels)[:, None], np.array(found.labels, np.int64)
+    train_split = read(idx_folder(workspace.data, _rows(workspace)), "train")
+    pixels, labels = np.array(train_split.pixels)[:, None], np.array(train_split.labels, np.int64)
 
     def epoch(number: int) -> Any:
         order = np.random.default_rng(number).permutation(len(labels))
@@ -134,16 +134,16 @@ def gather(place: Place) -> Outcome:
             images -= 1.0
             yield torch.from_numpy(images), torch.from_numpy(labels[rows])
 
-    return _timed(epoch, _epochs(place))
+    return _timed(epoch, _epochs(workspace))
 
 
-def _rows(place: Place) -> int:
-    return place.pick(60_000, 20_000, 1_000)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(60_000, 20_000, 1_000)
 
 
-def _epochs(place: Place) -> int:
+def _epochs(workspace: Workspace) -> int:
     """Number of epochs; an epoch takes 40 ms, which other load on the machine can double."""
-    return place.pick(41, 11, 3)
+    return workspace.pick(41, 11, 3)
 
 
 def _timed(epoch: Any, epochs: int) -> Outcome:

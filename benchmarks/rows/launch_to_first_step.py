@@ -9,24 +9,24 @@ import subprocess
 import sys
 import time
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.attempts.job import TrainingJob
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    _job(place, 0)
+    _job(workspace, 0)
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: two launches in a new process."""
     from benchmarks.baselines.trainings import first_point
 
-    jobs = [_job(place, seed) for seed in (0, 1)]
-    files = [place.own / f"job-{seed}.json" for seed in (0, 1)]
+    jobs = [_job(workspace, seed) for seed in (0, 1)]
+    files = [workspace.own / f"job-{seed}.json" for seed in (0, 1)]
     for job, file in zip(jobs, files, strict=True):
         file.write_text(job.model_dump_json())
-    out = place.own / "calls.json"
+    out = workspace.own / "calls.json"
     began = time.time()
     program = [sys.executable, "-m", "benchmarks.baselines.start", *map(str, files), str(out)]
     subprocess.run(program, check=True)
@@ -48,14 +48,14 @@ def _step_of(job: TrainingJob) -> list[int]:
     return [trained.world_size, trained.history[-1].rows // trained.steps]
 
 
-def torchrun(place: Place) -> Outcome:
+def torchrun(workspace: Workspace) -> Outcome:
     """B: two calls of `torchrun`."""
     from benchmarks.baselines.images import idx_folder
     from benchmarks.baselines.torchrun import run
 
-    raw, taken, steps = idx_folder(place.data, _rows(place)), list[float](), list[list[int]]()
+    raw, taken, steps = idx_folder(workspace.data, _rows(workspace)), list[float](), list[list[int]]()
     for turn in range(2):
-        out = place.own / f"first-{turn}.json"
+        out = workspace.own / f"first-{turn}.json"
         began = time.time()
         run("benchmarks.baselines.bare_start", [str(raw), str(out)])
         first = json.loads(out.read_text())
@@ -64,11 +64,11 @@ def torchrun(place: Place) -> Outcome:
     return Outcome({"cold_s": taken[0], "warm_s": taken[1]}, {"steps": steps})
 
 
-def _rows(place: Place) -> int:
-    return place.pick(2560, 1280, 512)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(2560, 1280, 512)
 
 
-def _job(place: Place, seed: int) -> TrainingJob:
+def _job(workspace: Workspace, seed: int) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {
@@ -77,7 +77,7 @@ def _job(place: Place, seed: int) -> TrainingJob:
         "scaling": {"num_workers": 2},
         "tracking": {"log_every_steps": 1},
     }
-    return job_of(place.own / "home", version_of(place.data, _rows(place)), "linear", settings)
+    return job_of(workspace.own / "home", version_of(workspace.data, _rows(workspace)), "linear", settings)
 
 
 def _claim(name: str, goal: float) -> Claim:

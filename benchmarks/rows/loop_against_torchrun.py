@@ -4,44 +4,49 @@ Both sides must produce the same weights, bit for bit. The replay check, which r
 measures it.
 """
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.attempts.job import TrainingJob
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
-    _job(place)
+    _job(workspace)
 
 
-def on_ray(place: Place) -> Outcome:
+def on_ray(workspace: Workspace) -> Outcome:
     """A: `training.supervision.launch` with two workers."""
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
 
-    job = _job(place)
+    job = _job(workspace)
     trained = launch_on_ray(job)
     return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
 
 
-def under_torchrun(place: Place) -> Outcome:
+def under_torchrun(workspace: Workspace) -> Outcome:
     """B: two processes under `torchrun`."""
     from benchmarks.baselines.same_loop import launch_by_torchrun
     from benchmarks.baselines.trainings import steady_rows_per_s, what_was_done
 
-    job = _job(place)
+    job = _job(workspace)
     trained = launch_by_torchrun(job)
     return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))
 
 
-def _job(place: Place) -> TrainingJob:
+def _job(workspace: Workspace) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {
-        "training": {"epochs": place.pick(3, 3, 2), "global_batch_size": 128},
+        "training": {"epochs": workspace.pick(3, 3, 2), "global_batch_size": 128},
         "scaling": {"num_workers": 2},
         "checkpoint": {"replay": False},
     }
-    return job_of(place.own / "home", version_of(place.data, place.pick(2560, 1280, 512)), "resnet", settings)
+    return job_of(
+        workspace.own / "home",
+        version_of(workspace.data, workspace.pick(2560, 1280, 512)),
+        "resnet",
+        settings,
+    )
 
 
 ROW = Row(

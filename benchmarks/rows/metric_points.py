@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _NAMES = (
     "train/loss",
@@ -14,16 +14,16 @@ _NAMES = (
 )
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: the loop appends points to its file, and the driver sends them in batches."""
     from tasks.trackers.publisher import Publisher
     from training.attempts.fence import Fence
     from training.attempts.metrics import MetricsFile
     from training.storage.paths import RunPaths
 
-    client, run_id = _open_run(place)
-    steps = place.pick(2000, 1000, 50)
-    paths = RunPaths(place.own / "run")
+    client, run_id = _open_run(workspace)
+    steps = workspace.pick(2000, 1000, 50)
+    paths = RunPaths(workspace.own / "run")
     paths.root.mkdir()
     written = MetricsFile(paths.metrics, steps, Fence.begin(paths))
     publisher = Publisher(lambda: (client, run_id), MetricsFile(paths.metrics), outage_s=60)
@@ -37,12 +37,12 @@ def evergreen(place: Place) -> Outcome:
     return Outcome({"points_per_s": steps * len(_NAMES) / seconds, "ms_a_step": 1000 * appended / steps})
 
 
-def log_metric(place: Place) -> Outcome:
+def log_metric(workspace: Workspace) -> Outcome:
     """B: `mlflow.log_metric` in the loop."""
     import mlflow
 
-    client, run_id = _open_run(place)
-    steps = place.pick(40, 30, 5)
+    client, run_id = _open_run(workspace)
+    steps = workspace.pick(40, 30, 5)
     with mlflow.start_run(run_id=run_id):
         began = time.perf_counter()
         for step in range(1, steps + 1):
@@ -57,12 +57,12 @@ def _values(step: int) -> dict[str, float]:
     return {name: step + number / 7 for number, name in enumerate(_NAMES)}
 
 
-def _open_run(place: Place) -> tuple[Any, str]:
+def _open_run(workspace: Workspace) -> tuple[Any, str]:
     import mlflow
 
-    mlflow.set_tracking_uri(f"sqlite:///{place.own / 'mlflow.db'}")
+    mlflow.set_tracking_uri(f"sqlite:///{workspace.own / 'mlflow.db'}")
     client = mlflow.MlflowClient()
-    experiment = client.create_experiment("bench", artifact_location=(place.own / "artifacts").as_uri())
+    experiment = client.create_experiment("bench", artifact_location=(workspace.own / "artifacts").as_uri())
     run_id = client.create_run(experiment).info.run_id
     client.log_metric(run_id, "warm-up", 0.0)
     return client, run_id
@@ -72,8 +72,8 @@ def _check(client: Any, run_id: str, steps: int) -> None:
     """Check that the store holds every point with its value."""
     for name in _NAMES:
         points = client.get_metric_history(run_id, name)
-        found = {point.step: point.value for point in points}
-        if len(points) != steps or any(found[step] != _values(step)[name] for step in found):
+        stored_values = {point.step: point.value for point in points}
+        if len(points) != steps or any(stored_values[step] != _values(step)[name] for step in stored_values):
             raise RuntimeError(f"{name}: {len(points)} points in the store, {steps} were sent")
 
 

@@ -9,14 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 
-def predicted(place: Place) -> Outcome:
+def predicted(workspace: Workspace) -> Outcome:
     """A: the seconds of `evergreen plan`, and those of `evergreen retrain` with the same changed settings."""
     from benchmarks.baselines.retraining import retrain
 
-    home, changed = place.own / "home", {"seed": "1", "training.epochs": str(place.pick(200, 100, 20))}
+    home, changed = (
+        workspace.own / "home",
+        {"seed": "1", "training.epochs": str(workspace.pick(200, 100, 20))},
+    )
     retrain(home, "digits", {})
     seconds = _planned(home, "digits", changed)
     return Outcome({"planned_s": seconds, "taken_s": retrain(home, "digits", changed).seconds})

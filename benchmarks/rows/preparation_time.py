@@ -4,16 +4,16 @@ import time
 from typing import Any
 
 from benchmarks.baselines.images import idx_folder, read
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Write the idx files, and read them once to fill the page cache."""
-    found = read(_raw(place), "train")
-    assert found.pixels.sum() > 0
+    images = read(_raw(workspace), "train")
+    assert images.pixels.sum() > 0
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: download and preparation in `evergreen retrain` with its default settings; seconds from the run's summary.
 
     These are Prefect tasks, on the Ray cluster that the training uses afterwards; the start of Ray is not counted, as
@@ -24,26 +24,26 @@ def evergreen(place: Place) -> Outcome:
     from training.data.manifest import read_manifest
     from training.storage.paths import Home
 
-    settings = {"data.path": str(_raw(place)), "training.max_steps": "2", "scaling.use_gpu": "no"}
-    run = retrain(place.own / "home", recipe_file("linear"), settings)
+    settings = {"data.path": str(_raw(workspace)), "training.max_steps": "2", "scaling.use_gpu": "no"}
+    run = retrain(workspace.own / "home", recipe_file("linear"), settings)
     release = run.recorded()
     parts = release.goodput.parts
-    folder = Home(place.own / "home").dataset(release.recipe, release.dataset_fingerprint)
+    folder = Home(workspace.own / "home").dataset(release.recipe, release.dataset_fingerprint)
     version = read_manifest(folder, release.dataset_fingerprint)
     return Outcome({"seconds": parts["download"] + parts["preparation"]}, _facts(version))
 
 
-def functions(place: Place) -> Outcome:
+def functions(workspace: Workspace) -> Outcome:
     """The same steps as plain functions in one process, without Prefect and Ray."""
     from benchmarks.baselines.trainings import prepare as prepare_dataset
     from training.settings.schema import Settings
     from training.storage.paths import Home
 
-    settings = Settings.model_validate({"data": {"path": str(_raw(place))}})
+    settings = Settings.model_validate({"data": {"path": str(_raw(workspace))}})
     taken = []
-    for turn in range(_turns(place)):
+    for turn in range(_turns(workspace)):
         began = time.perf_counter()
-        version = prepare_dataset(Home(place.own / f"home-{turn}"), settings)
+        version = prepare_dataset(Home(workspace.own / f"home-{turn}"), settings)
         taken.append(time.perf_counter() - began)
     return Outcome({"seconds": taken[1:]}, _facts(version))
 
@@ -54,7 +54,7 @@ def _facts(version: Any) -> dict[str, Any]:
     return {"labels": labels, "mean": version.mean[0], "std": version.std[0]}
 
 
-def guides(place: Place) -> Outcome:
+def guides(workspace: Workspace) -> Outcome:
     """B: nested lists through pandas, and a map per row on Ray Data; the start of Ray is not counted."""
     import pandas  # noqa: F401
     import ray.data  # noqa: F401
@@ -66,30 +66,30 @@ def guides(place: Place) -> Outcome:
 
     with ray_cluster(Settings()):
         began = time.perf_counter()
-        did = prepare_as_guides_do(_raw(place), place.own / "out")
+        did = prepare_as_guides_do(_raw(workspace), workspace.own / "out")
         seconds = time.perf_counter() - began
     return Outcome({"seconds": seconds}, did)
 
 
-def numpy_and_pyarrow(place: Place) -> Outcome:
+def numpy_and_pyarrow(workspace: Workspace) -> Outcome:
     """B: one pass with NumPy and pyarrow."""
     from benchmarks.baselines.single_pass import single_pass
 
     taken = []
-    for turn in range(_turns(place)):
+    for turn in range(_turns(workspace)):
         began = time.perf_counter()
-        made = single_pass(_raw(place), place.own / f"out-{turn}")
+        made = single_pass(_raw(workspace), workspace.own / f"out-{turn}")
         taken.append(time.perf_counter() - began)
     return Outcome({"seconds": taken[1:]}, {name: made[name] for name in ("labels", "mean", "std")})
 
 
-def _turns(place: Place) -> int:
+def _turns(workspace: Workspace) -> int:
     """Number of passes of 0.1 to 0.4 s each, after one that imports modules; the guides' way takes half a minute."""
-    return 1 + place.pick(8, 4, 1)
+    return 1 + workspace.pick(8, 4, 1)
 
 
-def _raw(place: Place) -> Any:
-    return idx_folder(place.data, place.pick(20_000, 10_000, 1_000))
+def _raw(workspace: Workspace) -> Any:
+    return idx_folder(workspace.data, workspace.pick(20_000, 10_000, 1_000))
 
 
 ROW = Row(

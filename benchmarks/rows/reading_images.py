@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 
 from benchmarks.baselines.trainings import version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _REPEATS = 15
 _BATCH = 128
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version, and write its train images as one .npy file."""
-    version = _version(place)
+    version = _version(workspace)
     from training.data.dataset import open_columns
 
-    np.save(place.shared / "images.npy", np.asarray(open_columns(version, "train").inputs))
+    np.save(workspace.shared / "images.npy", np.asarray(open_columns(version, "train").inputs))
 
 
-def parquet(place: Place) -> Outcome:
+def parquet(workspace: Workspace) -> Outcome:
     """A: the image column of all part files as one array, read in three ways.
 
     Without verification, with Parquet's page checksums (CRC-32) verified, and by `read_parts`, which verifies each
@@ -41,7 +41,7 @@ def parquet(place: Place) -> Outcome:
     from training.data.manifest import read_parts
 
     pa.set_cpu_count(1)
-    version = _version(place)
+    version = _version(workspace)
 
     def checked() -> Any:
         return np.concatenate([_images(table) for table in read_parts(version, "train", ["image"])])
@@ -65,11 +65,11 @@ def parquet(place: Place) -> Outcome:
     return Outcome(speeds, _did(checked()))
 
 
-def training(place: Place) -> Outcome:
+def training(workspace: Workspace) -> Outcome:
     """A: the first epoch of a training worker: every image is read once, in batches, and compared with its digest."""
     from training.data.dataset import open_columns
 
-    version = _version(place)
+    version = _version(workspace)
 
     def read() -> Any:
         columns = open_columns(version, "train", check_images=False)
@@ -82,13 +82,13 @@ def training(place: Place) -> Outcome:
     return Outcome({"mb_per_s": _speed(read)}, _did(read()))
 
 
-def whole(place: Place) -> Outcome:
+def whole(workspace: Workspace) -> Outcome:
     """A: open the columns of the train split, verify them as a whole, and read all images."""
     from training.data import columns
     from training.data.dataset import open_columns
 
     columns._THREADS = 1
-    version = _version(place)
+    version = _version(workspace)
 
     def read() -> Any:
         return np.array(open_columns(version, "train").inputs)
@@ -96,17 +96,17 @@ def whole(place: Place) -> Outcome:
     return Outcome({"mb_per_s": _speed(read)}, _did(read()))
 
 
-def load(place: Place) -> Outcome:
+def load(workspace: Workspace) -> Outcome:
     """B: `np.load`."""
 
     def read() -> Any:
-        return np.load(place.shared / "images.npy")
+        return np.load(workspace.shared / "images.npy")
 
     return Outcome({"mb_per_s": _speed(read)}, _did(read()))
 
 
-def _version(place: Place) -> Any:
-    return version_of(place.data, place.pick(60_000, 20_000, 1_000))
+def _version(workspace: Workspace) -> Any:
+    return version_of(workspace.data, workspace.pick(60_000, 20_000, 1_000))
 
 
 def _speed(read: Callable[[], Any]) -> float:

@@ -14,21 +14,21 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.baselines.kills import LONGEST_S
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _MOST_TRIES = 5
 _KILLS = 20
 _RECOVERIES = 10  # of torchrun
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
-    version_of(place.data, 2560)
+    version_of(workspace.data, 2560)
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: `training.supervision.launch` with two workers, whose ranks are killed one after the other."""
     from benchmarks.baselines.kills import Killer, recovered
     from benchmarks.baselines.on_ray import launch_on_ray
@@ -42,33 +42,35 @@ def evergreen(place: Place) -> Outcome:
         "tracking": {"log_every_steps": 1},
         "failure": {"max_failures": 1000},
     }
-    job = job_of(place.own / "home", version_of(place.data, 2560), "waiting", settings)
-    killer = Killer(job.paths, _kills(place), _seed(place))
+    job = job_of(workspace.own / "home", version_of(workspace.data, 2560), "waiting", settings)
+    killer = Killer(job.paths, _kills(workspace), _seed(workspace))
     thread = killer.start(then=job.paths.stop.touch)
     try:
         launch_on_ray(job)
     except StopRequestedError:
         thread.join()
-    found = recovered(killer.seconds)
-    wanted = _kills(place)
-    never = [LONGEST_S] * (wanted - len(found))
-    seconds = median(found + never)
-    return Outcome({"seconds": seconds, "share": len(found) / wanted, "kills": wanted})
+    recoveries = recovered(killer.seconds)
+    wanted = _kills(workspace)
+    never = [LONGEST_S] * (wanted - len(recoveries))
+    seconds = median(recoveries + never)
+    return Outcome({"seconds": seconds, "share": len(recoveries) / wanted, "kills": wanted})
 
 
-def torchrun(place: Place) -> Outcome:
+def torchrun(workspace: Workspace) -> Outcome:
     """B: `torchrun --max-restarts`."""
     from benchmarks.baselines.kills import recovered
 
-    draw = random.Random(_seed(place))
+    draw = random.Random(_seed(workspace))
     seconds: list[float | None] = []
-    wanted = place.pick(_RECOVERIES, 2, 1)
+    wanted = workspace.pick(_RECOVERIES, 2, 1)
     while len(recovered(seconds)) < wanted:
-        seconds += _until_stuck(place.own, draw, wanted - len(recovered(seconds)))
+        seconds += _until_stuck(workspace.own, draw, wanted - len(recovered(seconds)))
         if len(seconds) > _MOST_TRIES * wanted:
             raise RuntimeError(f"torchrun recovered from {len(recovered(seconds))} of {len(seconds)} kills")
-    found = recovered(seconds)
-    return Outcome({"seconds": median(found), "share": len(found) / len(seconds), "kills": len(seconds)})
+    recoveries = recovered(seconds)
+    return Outcome(
+        {"seconds": median(recoveries), "share": len(recoveries) / len(seconds), "kills": len(seconds)}
+    )
 
 
 def _until_stuck(folder: Path, draw: random.Random, kills: int) -> list[float | None]:
@@ -109,13 +111,13 @@ def _kill_one(folder: Path, draw: random.Random) -> float | None:
     return None
 
 
-def _kills(place: Place) -> int:
-    return place.pick(_KILLS, 2, 1)
+def _kills(workspace: Workspace) -> int:
+    return workspace.pick(_KILLS, 2, 1)
 
 
-def _seed(place: Place) -> int:
+def _seed(workspace: Workspace) -> int:
     """Seed derived from the run's folder, so that every run draws differently."""
-    return sum(place.own.name.encode())
+    return sum(workspace.own.name.encode())
 
 
 ROW = Row(

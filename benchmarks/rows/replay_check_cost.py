@@ -6,40 +6,40 @@ must produce the same weights. A second line uses the seconds that the check its
 difference between two trainings.
 """
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _MINUTE_S = 60.0
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Prepare the dataset version."""
     from benchmarks.baselines.trainings import version_of
 
-    version_of(place.data, _rows(place))
+    version_of(workspace.data, _rows(workspace))
 
 
-def with_check(place: Place) -> Outcome:
+def with_check(workspace: Workspace) -> Outcome:
     """A: after the first checkpoint, a new model repeats the steps, and its state is compared."""
-    return _trained(place, replay=True)
+    return _trained(workspace, replay=True)
 
 
-def without(place: Place) -> Outcome:
+def without(workspace: Workspace) -> Outcome:
     """B: without the replay check."""
-    return _trained(place, replay=False)
+    return _trained(workspace, replay=False)
 
 
-def _trained(place: Place, replay: bool) -> Outcome:
+def _trained(workspace: Workspace, replay: bool) -> Outcome:
     from benchmarks.baselines.kills import newest_step_at
     from benchmarks.baselines.on_ray import launch_on_ray
     from benchmarks.baselines.trainings import job_of, version_of, what_was_done
     from training.attempts.history import read_attempts
 
     settings = {
-        "training": {"epochs": place.pick(3, 2, 1), "global_batch_size": 128, "select": "last"},
+        "training": {"epochs": workspace.pick(3, 2, 1), "global_batch_size": 128, "select": "last"},
         "scaling": {"num_workers": 2},
         "checkpoint": {"replay": replay},
     }
-    job = job_of(place.own / "home", version_of(place.data, _rows(place)), "resnet", settings)
+    job = job_of(workspace.own / "home", version_of(workspace.data, _rows(workspace)), "resnet", settings)
     trained = launch_on_ray(job)
     if replay and not trained.reproducible:
         raise RuntimeError(f"the training is not reproducible: {trained.reproducible_reason}")
@@ -55,8 +55,8 @@ def _longer(with_check: float, without: float) -> float:
     return 1 + (with_check - without) / _MINUTE_S
 
 
-def _rows(place: Place) -> int:
-    return place.pick(1280, 1280, 512)
+def _rows(workspace: Workspace) -> int:
+    return workspace.pick(1280, 1280, 512)
 
 
 ROW = Row(

@@ -8,58 +8,58 @@ import shutil
 import time
 from pathlib import Path
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 from training.attempts.job import TrainingJob
 from training.records import TrainedModel
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Make a finished training with all its checkpoints."""
     from training.supervision.launch import launch
 
-    launch(_job(place, place.shared / "home"))
+    launch(_job(workspace, workspace.shared / "home"))
 
 
-def in_the_middle(place: Place) -> Outcome:
+def in_the_middle(workspace: Workspace) -> Outcome:
     """A: the newest checkpoint is in the middle of an epoch."""
-    return _resume(place, in_epoch=True)
+    return _resume(workspace, in_epoch=True)
 
 
-def at_the_start(place: Place) -> Outcome:
+def at_the_start(workspace: Workspace) -> Outcome:
     """B: the newest checkpoint is at the end of an epoch."""
-    return _resume(place, in_epoch=False)
+    return _resume(workspace, in_epoch=False)
 
 
-def _job(place: Place, home: Path) -> TrainingJob:
+def _job(workspace: Workspace, home: Path) -> TrainingJob:
     from benchmarks.baselines.trainings import job_of, version_of
 
     settings = {
         "training": {"epochs": 3, "global_batch_size": 128},
         "scaling": {"num_workers": 0},
-        "checkpoint": {"every_steps": place.pick(50, 20, 2), "keep_newest": 1000},
+        "checkpoint": {"every_steps": workspace.pick(50, 20, 2), "keep_newest": 1000},
         "tracking": {"log_every_steps": 1},
     }
-    return job_of(home, version_of(place.data, place.pick(60_000, 20_000, 1_000)), "linear", settings)
+    return job_of(home, version_of(workspace.data, workspace.pick(60_000, 20_000, 1_000)), "linear", settings)
 
 
-def _resume(place: Place, in_epoch: bool) -> Outcome:
+def _resume(workspace: Workspace, in_epoch: bool) -> Outcome:
     """Median over several resumptions in one process; a first, uncounted resumption imports the modules."""
     from statistics import median
 
     from benchmarks.baselines.trainings import what_was_done
 
     taken = []
-    for turn in range(1 + place.pick(7, 5, 1)):
-        seconds, trained = _resume_once(place, f"home-{turn}", in_epoch)
+    for turn in range(1 + workspace.pick(7, 5, 1)):
+        seconds, trained = _resume_once(workspace, f"home-{turn}", in_epoch)
         taken.append(seconds)
     return Outcome({"seconds": median(taken[1:])}, what_was_done(trained))
 
 
-def _resume_once(place: Place, folder: str, in_epoch: bool) -> tuple[float, TrainedModel]:
+def _resume_once(workspace: Workspace, folder: str, in_epoch: bool) -> tuple[float, TrainedModel]:
     from benchmarks.baselines.trainings import first_point
     from training.supervision.launch import launch
 
-    template, job = _job(place, place.shared / "home"), _job(place, place.own / folder)
+    template, job = _job(workspace, workspace.shared / "home"), _job(workspace, workspace.own / folder)
     shutil.copytree(template.paths.root, job.paths.root)
     shutil.rmtree(job.paths.model)
     step = _forget_later(job, in_epoch)
@@ -75,15 +75,15 @@ def _forget_later(job: TrainingJob, in_epoch: bool) -> int:
     from training.checkpoints.checkpoint_files import read_manifest
     from training.checkpoints.checkpoint_log import Position
 
-    found = []
+    checkpoints = []
     for folder in sorted(job.paths.checkpoints.glob("step-*")):
         noted = read_manifest(folder)
-        found.append((folder, Position(noted.epoch, noted.step_in_epoch, noted.step)))
-    second = [position for _, position in found if position.epoch == 1]
+        checkpoints.append((folder, Position(noted.epoch, noted.step_in_epoch, noted.step)))
+    second = [position for _, position in checkpoints if position.epoch == 1]
     starts = [position for position in second if position.step_in_epoch == 0]
     inside = [position for position in second if position.step_in_epoch > 0]
     chosen = inside[len(inside) // 2] if in_epoch else starts[0]
-    for folder, position in found:
+    for folder, position in checkpoints:
         if position.step > chosen.step:
             shutil.rmtree(folder)
     return chosen.step

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.trainings import job_of, version_of
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _MODEL = "bench"
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Train one step, register the model, and write the test rows as Parquet."""
     import numpy as np
 
@@ -23,10 +23,10 @@ def prepare(place: Place) -> None:
     from training.supervision.launch import launch
     from training.trainers.network.serving import serving_module
 
-    job = _job(place)
+    job = _job(workspace)
     trained = launch(job)
-    client = connect(None, Home(place.shared / "home"))
-    artifacts = (place.shared / "artifacts").as_uri()
+    client = connect(None, Home(workspace.shared / "home"))
+    artifacts = (workspace.shared / "artifacts").as_uri()
     run_id = client.create_run(client.create_experiment(_MODEL, artifact_location=artifacts)).info.run_id
     module = serving_module(load(job.recipe.path)[0], job.dataset, trained)
     example = np.array(open_columns(job.dataset, "test").inputs[:4])
@@ -34,10 +34,10 @@ def prepare(place: Place) -> None:
     uri = log_serving_model(run_id, module, job.dataset, example, classes)
     client.create_registered_model(_MODEL)
     client.create_model_version(_MODEL, uri, run_id=run_id)
-    _write_parquet(np.array(open_columns(job.dataset, "test").inputs), place.shared / "test.parquet")
+    _write_parquet(np.array(open_columns(job.dataset, "test").inputs), workspace.shared / "test.parquet")
 
 
-def evergreen(place: Place) -> Outcome:
+def evergreen(workspace: Workspace) -> Outcome:
     """A: score as the evaluate step scores its candidate, and as `evergreen predict` scores without Ray."""
     import torch
 
@@ -51,7 +51,7 @@ def evergreen(place: Place) -> Outcome:
     from training.trainers.base import inspection_of
 
     torch.set_num_threads(1)
-    job, home = _job(place), Home(place.shared / "home")
+    job, home = _job(workspace), Home(workspace.shared / "home")
     trained = finished(job.paths, job.run_key)
     assert trained is not None
     test = open_columns(job.dataset, "test")
@@ -59,26 +59,26 @@ def evergreen(place: Place) -> Outcome:
     predict = inspection_of(recipe.settings.trainer).predictor(recipe, job.dataset, trained)
     predict(test.inputs[:512])
     evaluated = []
-    for _ in range(_turns(place)):
+    for _ in range(_turns(workspace)):
         began = time.perf_counter()
-        found = predict(test.inputs)
-        evaluated.append(len(found) / (time.perf_counter() - began))
+        probabilities = predict(test.inputs)
+        evaluated.append(len(probabilities) / (time.perf_counter() - began))
 
     connect(None, home)
     served = open_served(_MODEL, "1", None, home)
     served.predict(test.inputs[:512])
     predicted = []
-    for _ in range(_turns(place)):
+    for _ in range(_turns(workspace)):
         began = time.perf_counter()
-        chunks = find_chunks(place.shared / "test.parquet")
+        chunks = find_chunks(workspace.shared / "test.parquet")
         rows = sum(len(batch["predictions"]) for batch in in_process(chunks, served))
         predicted.append(rows / (time.perf_counter() - began))
-        if rows != len(found):
-            raise RuntimeError(f"{rows} rows were predicted, {len(found)} evaluated")
-    return Outcome({"rows_per_s": evaluated, "predict_rows_per_s": predicted}, _did(found))
+        if rows != len(probabilities):
+            raise RuntimeError(f"{rows} rows were predicted, {len(probabilities)} evaluated")
+    return Outcome({"rows_per_s": evaluated, "predict_rows_per_s": predicted}, _did(probabilities))
 
 
-def plain(place: Place) -> Outcome:
+def plain(workspace: Workspace) -> Outcome:
     """B: the images are one tensor in memory, the model is torchvision's."""
     import numpy as np
     import torch
@@ -88,7 +88,7 @@ def plain(place: Place) -> Outcome:
     from training.recipes.mnist import resnet18
 
     torch.set_num_threads(1)
-    job = _job(place)
+    job = _job(workspace)
     images = torch.from_numpy(np.array(open_columns(job.dataset, "test").inputs))
     model = resnet18(job.dataset.shape, len(job.dataset.classes))
     model.load_state_dict(load_file(job.paths.model / "weights.safetensors"))
@@ -101,18 +101,18 @@ def plain(place: Place) -> Outcome:
     with torch.inference_mode():
         score(images[:512])
         speeds = []
-        for _ in range(_turns(place)):
+        for _ in range(_turns(workspace)):
             began = time.perf_counter()
-            found = torch.cat(
+            probabilities = torch.cat(
                 [score(images[start : start + 512]) for start in range(0, len(images), 512)]
             ).numpy()
-            speeds.append(len(found) / (time.perf_counter() - began))
-    return Outcome({"rows_per_s": speeds}, _did(found))
+            speeds.append(len(probabilities) / (time.perf_counter() - began))
+    return Outcome({"rows_per_s": speeds}, _did(probabilities))
 
 
-def _turns(place: Place) -> int:
+def _turns(workspace: Workspace) -> int:
     """Number of passes over the rows; each pass is compared with one of the other side."""
-    return place.pick(2, 2, 1)
+    return workspace.pick(2, 2, 1)
 
 
 def _write_parquet(images: Any, file: Path) -> None:
@@ -123,17 +123,17 @@ def _write_parquet(images: Any, file: Path) -> None:
     pq.write_table(pa.table({"image": pa.FixedShapeTensorArray.from_numpy_ndarray(images[:, 0])}), file)
 
 
-def _job(place: Place) -> Any:
-    version = version_of(place.data, 2560, place.pick(4096, 2048, 512))
+def _job(workspace: Workspace) -> Any:
+    version = version_of(workspace.data, 2560, workspace.pick(4096, 2048, 512))
     settings = {"training": {"epochs": 1, "max_steps": 2}, "scaling": {"num_workers": 0}}
-    return job_of(place.shared / "home", version, "resnet", settings)
+    return job_of(workspace.shared / "home", version, "resnet", settings)
 
 
-def _did(found: Any) -> dict[str, Any]:
+def _did(probabilities: Any) -> dict[str, Any]:
     return {
-        "rows": len(found),
-        "classes": hashlib.sha256(found.argmax(1).tobytes()).hexdigest(),
-        "top": float(found.max(1).sum()),
+        "rows": len(probabilities),
+        "classes": hashlib.sha256(probabilities.argmax(1).tobytes()).hexdigest(),
+        "top": float(probabilities.max(1).sum()),
     }
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from benchmarks.baselines.images import idx_folder
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _ROWS = {"1k": 1_000, "10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
 _NEIGHBOURS = list(zip(list(_ROWS)[1:], list(_ROWS), strict=False))
@@ -21,33 +21,33 @@ _SETTINGS = {
 }
 
 
-def prepare(place: Place) -> None:
+def prepare(workspace: Workspace) -> None:
     """Write the idx files of all sizes."""
     for name in _ROWS:
-        idx_folder(place.data, _rows(place, name))
+        idx_folder(workspace.data, _rows(workspace, name))
 
 
-def _rows(place: Place, name: str) -> int:
-    return max(1_000, _ROWS[name] // place.pick(1, 10, 1_000))
+def _rows(workspace: Workspace, name: str) -> int:
+    return max(1_000, _ROWS[name] // workspace.pick(1, 10, 1_000))
 
 
-def _side(name: str) -> Callable[[Place], Outcome]:
-    def run(place: Place) -> Outcome:
-        return _retrained(place, _rows(place, name))
+def _side(name: str) -> Callable[[Workspace], Outcome]:
+    def run(workspace: Workspace) -> Outcome:
+        return _retrained(workspace, _rows(workspace, name))
 
     return run
 
 
-def _retrained(place: Place, rows: int) -> Outcome:
+def _retrained(workspace: Workspace, rows: int) -> Outcome:
     """Seconds of preparation and start, and the peak of all processes' private memory."""
     from benchmarks.baselines.retraining import retrain
     from benchmarks.baselines.trainings import recipe_file
     from benchmarks.harness.tree import TreeMeter, adopt_orphans
 
     adopt_orphans()
-    data = {"data.path": str(idx_folder(place.data, rows))}
+    data = {"data.path": str(idx_folder(workspace.data, rows))}
     with TreeMeter() as meter:
-        done = retrain(place.own / "home", recipe_file("linear"), _SETTINGS | data)
+        done = retrain(workspace.own / "home", recipe_file("linear"), _SETTINGS | data)
     release = done.recorded()
     parts = release.goodput.parts
     if release.train_rows != rows:

@@ -6,11 +6,11 @@ measures the cost of virtual shards.
 
 from collections.abc import Callable
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 
-def _training(shards: int | None) -> Callable[[Place], Outcome]:
-    def train(place: Place) -> Outcome:
+def _training(shards: int | None) -> Callable[[Workspace], Outcome]:
+    def train(workspace: Workspace) -> Outcome:
         from benchmarks.baselines.on_ray import launch_on_ray
         from benchmarks.baselines.trainings import job_of, steady_rows_per_s, version_of, what_was_done
 
@@ -20,7 +20,10 @@ def _training(shards: int | None) -> Callable[[Place], Outcome]:
             "checkpoint": {"replay": False},
         }
         job = job_of(
-            place.own / "home", version_of(place.data, place.pick(1280, 1280, 512)), "resnet", settings
+            workspace.own / "home",
+            version_of(workspace.data, workspace.pick(1280, 1280, 512)),
+            "resnet",
+            settings,
         )
         trained = launch_on_ray(job)
         return Outcome({"rows_per_s": steady_rows_per_s(job.paths, trained)}, what_was_done(trained))

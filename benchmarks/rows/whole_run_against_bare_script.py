@@ -7,18 +7,18 @@ comparison, no registry, no report.
 import json
 import time
 
-from benchmarks.harness.row import Claim, Outcome, Place, Row
+from benchmarks.harness.row import Claim, Outcome, Row, Workspace
 
 _ALLOWANCE_S = 15.0  # seconds that everything besides training may take
 
 
-def retrain(place: Place) -> Outcome:
+def retrain(workspace: Workspace) -> Outcome:
     """A: `evergreen retrain digits` in an empty home, then the same command again."""
     from benchmarks.baselines.retraining import retrain as command
 
-    settings = {"training.epochs": str(_epochs(place)), "scaling.use_gpu": "no"}
-    first = command(place.own / "home", "digits", settings)
-    again = command(place.own / "home", "digits", settings)
+    settings = {"training.epochs": str(_epochs(workspace)), "scaling.use_gpu": "no"}
+    first = command(workspace.own / "home", "digits", settings)
+    again = command(workspace.own / "home", "digits", settings)
     if not again.release["reused"] or again.release["version"] != first.release["version"]:
         raise RuntimeError(f"the second run did not find the version of the first run: {again.release}")
     return Outcome(
@@ -27,19 +27,19 @@ def retrain(place: Place) -> Outcome:
     )
 
 
-def by_hand(place: Place) -> Outcome:
+def by_hand(workspace: Workspace) -> Outcome:
     """B: the plain script under `torchrun`."""
     from benchmarks.baselines.torchrun import run
 
-    out = place.own / "bare.json"
+    out = workspace.own / "bare.json"
     began = time.perf_counter()
-    run("benchmarks.baselines.bare_digits", [str(_epochs(place)), str(out)])
+    run("benchmarks.baselines.bare_digits", [str(_epochs(workspace)), str(out)])
     seconds = time.perf_counter() - began
     return Outcome({"seconds": seconds}, json.loads(out.read_text()))
 
 
-def _epochs(place: Place) -> int:
-    return place.pick(20, 20, 10)
+def _epochs(workspace: Workspace) -> int:
+    return workspace.pick(20, 20, 10)
 
 
 def _without_allowance(a: float, b: float) -> float:

@@ -68,17 +68,19 @@ def lenient_output() -> Iterator[Output]:
     before = sys.stdout, sys.stderr
     with ExitStack() as stack:
         # Python has None for a stream that was closed when the process began.
-        open_ = [one or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for one in before]
-        for one in open_:
-            stack.enter_context(_escaping(one))
+        open_ = [
+            stream or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8")) for stream in before
+        ]
+        for stream in open_:
+            stack.enter_context(_escaping(stream))
         output, errors = Output(open_[0], raises=True), Output(open_[1], raises=False)
         sys.stdout, sys.stderr = cast("TextIO", output), cast("TextIO", errors)
         try:
             yield output
         finally:
-            for one in (output, errors):
+            for stream in (output, errors):
                 with suppress(OSError):  # such as of a full disk, which the command has reported
-                    one.flush()
+                    stream.flush()
             sys.stdout, sys.stderr = before
 
 

@@ -48,12 +48,12 @@ def command(
     check_store_named(tracking_uri)
     # `checks` reports a home that can't be used, and a damaged file of Prefect's profiles, and checks the rest.
     with suppress(ResourceError, SettingError, OSError):
-        prepare(paths.home(for_run=False))
-    found = list(checks(None, deep, tracking_uri, storage_url))
-    print_checks(found)
+        prepare(paths.home_to_write(for_run=False))
+    results = list(checks(None, deep, tracking_uri, storage_url))
+    print_checks(results)
     if as_json:
-        say(json.dumps([check.model_dump() for check in found]))
-    return EXIT_RESOURCE if any(check.ok is False for check in found) else EXIT_OK
+        say(json.dumps([check.model_dump() for check in results]))
+    return EXIT_RESOURCE if any(check.ok is False for check in results) else EXIT_OK
 
 
 def checks(
@@ -69,13 +69,13 @@ def checks(
     """
     yield from _section("packages", package_checks)
     try:
-        place = home or paths.home(for_run=False)
+        checked_home = home or paths.home_to_write(for_run=False)
     except ResourceError as error:
         yield Check(name="home", ok=False, found=str(error), remedy=f"Set {paths.HOME_VARIABLE}.")
     else:
-        yield from _section("machine", lambda: machine_checks(place.root))
-        yield from _section("processes", lambda: leftover_checks(place))
-        yield from _section("store", lambda: store_checks(place, tracking_uri, deep))
+        yield from _section("machine", lambda: machine_checks(checked_home.root))
+        yield from _section("processes", lambda: leftover_checks(checked_home))
+        yield from _section("store", lambda: store_checks(checked_home, tracking_uri, deep))
     yield from _section("object store", lambda: object_store_checks(storage_url))
     yield from _section("Prefect server", _prefect_checks)
     yield from _section("Ray", lambda: ray_checks(deep))

@@ -39,9 +39,9 @@ def command(
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect
 
-    place = prepared_home(verbose, quiet, read_only=dry_run)
-    found = collect(place, keep, versions, dry_run, node_cache)
-    print_collection(found, place, dry_run)
+    home = prepared_home(verbose, quiet, read_only=dry_run)
+    collection = collect(home, keep, versions, dry_run, node_cache)
+    print_collection(collection, home, dry_run)
     if as_json:
-        say(found.model_dump_json())
-    return EXIT_RESOURCE if found.failed else EXIT_OK
+        say(collection.model_dump_json())
+    return EXIT_RESOURCE if collection.failed else EXIT_OK

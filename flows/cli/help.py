@@ -32,7 +32,7 @@ def _sections(annotation: Any) -> list[type[BaseModel]]:
     """The sections that a field may hold: one, or one for each trainer; none for a single setting."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
-    return [section for one in get_args(annotation) for section in _sections(one)]
+    return [section for argument in get_args(annotation) for section in _sections(argument)]
 
 
 def _lines(section: type[BaseModel], prefix: str, values: BaseModel | None) -> list[str]:

@@ -37,7 +37,7 @@ from training.errors import (
 )
 from training.printable import paragraph
 from training.redaction import redact
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 from training.termination import TerminatedError, ended_by_sigterm
 
 log = logging.getLogger("evergreen")
@@ -192,7 +192,7 @@ def _explain(error: Exception) -> EvergreenError | None:
     known = classify(error)
     if known is None or known.transient:
         try:
-            home()
+            home_to_write()
         except ResourceError as lacking:
             return lacking
     return known

@@ -78,10 +78,10 @@ class WithSettings(click.Command):
     def _recipe_name(self, ctx: click.Context) -> str | None:
         """The recipe that the command line names, if any."""
         try:
-            found, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta.get(_ARGUMENTS, ())))
+            options, _, _ = self.make_parser(ctx).parse_args(list(ctx.meta.get(_ARGUMENTS, ())))
         except click.UsageError:
             return None
-        name = found.get("recipe")
+        name = options.get("recipe")
         return name if isinstance(name, str) else None
 
 
@@ -99,9 +99,9 @@ def prepared_home(verbose: bool, quiet: bool, read_only: bool = False) -> "Home"
     Creates the home, or checks that it is writable, unless the command is `read_only`. The disk may be nearly full.
     """
     from flows.local.environment import log_to_terminal, prepare
-    from training.storage.paths import home, home_to_read
+    from training.storage.paths import home_to_read, home_to_write
 
-    place = home_to_read() if read_only else home(for_run=False)
-    prepare(place)
+    home = home_to_read() if read_only else home_to_write(for_run=False)
+    prepare(home)
     log_to_terminal(verbose, quiet)
-    return place
+    return home

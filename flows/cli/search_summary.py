@@ -19,12 +19,19 @@ def print_search(result: SearchResult) -> None:
     console, search = standard_output(), result.search
     console.print()
     console.print(_trials(result))
-    for one in search.results:
-        if one.error:
-            console.print(Text(printable(f"trial {one.number}: {one.error}"), style="red"), soft_wrap=True)
+    for trial_result in search.results:
+        if trial_result.error:
+            console.print(
+                Text(printable(f"trial {trial_result.number}: {trial_result.error}"), style="red"),
+                soft_wrap=True,
+            )
     winner = search.trials[result.winner - 1]
-    found = search.result_of(winner)
-    ended = "that finished" if found is not None and found.status == "finished" else "(none of them finished)"
+    winner_result = search.result_of(winner)
+    ended = (
+        "that finished"
+        if winner_result is not None and winner_result.status == "finished"
+        else "(none of them finished)"
+    )
     headline = (
         f"trial {winner.number} has the least validation loss of the trials {ended}: {shown_trial(winner)}"
     )
@@ -48,27 +55,27 @@ def _trials(result: SearchResult) -> Table:
     for title in ("epochs", "best", "validation loss", problem.metric_word, "seconds"):
         table.add_column(title, justify="right")
     for trial in search.trials:
-        found = search.result_of(trial)
+        trial_result = search.result_of(trial)
         style = "bold" if trial.number == result.winner else ""
-        number, *cells = _cells(trial, found, problem.spell)
+        number, *cells = _cells(trial, trial_result, problem.spell)
         generation = [Text(str(trial.generation))] if search.generations > 1 else []
         table.add_row(number, *generation, *cells, style=style)
     return table
 
 
-def _cells(trial: Trial, found: TrialResult | None, spell: Callable[[float], str]) -> list[Text]:
+def _cells(trial: Trial, result: TrialResult | None, spell: Callable[[float], str]) -> list[Text]:
     values = Text(printable(shown_trial(trial)))
-    if found is None:
+    if result is None:
         return [Text(str(trial.number)), values, Text("no result", style="red")]
-    status = "reused" if found.reused else found.status
-    score = found.validation_score
+    status = "reused" if result.reused else result.status
+    score = result.validation_score
     return [
         Text(str(trial.number)),
         values,
         Text(status, style=_COLOURS[status]),
-        Text(str(found.epochs)),
-        Text(str(found.best_epoch or "-")),
-        Text("-" if found.validation_loss is None else f"{found.validation_loss:.4g}"),
+        Text(str(result.epochs)),
+        Text(str(result.best_epoch or "-")),
+        Text("-" if result.validation_loss is None else f"{result.validation_loss:.4g}"),
         Text("-" if score is None else spell(score)),
-        Text(f"{found.seconds:.1f}"),
+        Text(f"{result.seconds:.1f}"),
     ]

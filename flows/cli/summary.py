@@ -124,8 +124,8 @@ def _recipe_metrics(release: Release) -> list[tuple[str, str]]:
     return rows
 
 
-def _reproducible(found: bool | None, reason: str) -> Text:
-    return Text(spelled(found, reason), style="bold yellow" if found is False else "")
+def _reproducible(reproducible: bool | None, reason: str) -> Text:
+    return Text(spelled(reproducible, reason), style="bold yellow" if reproducible is False else "")
 
 
 def _time(release: Release) -> str:
@@ -222,10 +222,17 @@ def print_recipes(recipes: "list[RecipeFacts]") -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("recipe", "problem", "trainer", "resumes at", "same bits after a kill", "extra", "summary"):
         table.add_column(title)
-    for one in recipes:
-        same = "yes" if one.same_bits_after_kill else "no"
-        cells = (one.problem, one.trainer, _UNITS[one.resumes], same, one.extra or "none", one.summary)
-        _row(table, Text(one.name, style="bold"), *cells)
+    for recipe in recipes:
+        same = "yes" if recipe.same_bits_after_kill else "no"
+        cells = (
+            recipe.problem,
+            recipe.trainer,
+            _UNITS[recipe.resumes],
+            same,
+            recipe.extra or "none",
+            recipe.summary,
+        )
+        _row(table, Text(recipe.name, style="bold"), *cells)
     standard_output().print(table)
 
 
@@ -259,23 +266,25 @@ def print_checks(checks: "list[Check]") -> None:
     console.print(table)
 
 
-def print_collection(found: "Collection", home: "Home", dry_run: bool) -> None:
+def print_collection(collection: "Collection", home: "Home", dry_run: bool) -> None:
     """Print what `evergreen gc` removed or would remove, largest first, and the total size."""
     console = standard_output()
     table = Table.grid(padding=(0, 2))
-    for one in sorted(found.removals, key=lambda one: one.bytes, reverse=True):
-        size = "" if one.kind in ("version", "lock") else _size(one.bytes)
-        _row(table, one.kind, one.name, size, Text(one.why, style="dim"))
+    for removal in sorted(collection.removals, key=lambda removal: removal.bytes, reverse=True):
+        size = "" if removal.kind in ("version", "lock") else _size(removal.bytes)
+        _row(table, removal.kind, removal.name, size, Text(removal.why, style="dim"))
     console.print(table)
-    for recipe, why in found.left_alone.items():
+    for recipe, why in collection.left_alone.items():
         console.print(Text(f"{recipe} is left for the next gc: {why}", style="yellow"), soft_wrap=True)
-    for recipe, why in found.failed.items():
+    for recipe, why in collection.failed.items():
         where = recipe or "outside of the home"
         console.print(Text(f"{where}: not everything could be removed: {why}", style="red"), soft_wrap=True)
-    total = _size(sum(one.bytes for one in found.removals))
+    total = _size(sum(removal.bytes for removal in collection.removals))
     said = f"{total} would be freed" if dry_run else f"{total} freed"
-    console.print(Text(f"{said} in {home.root}" if found.removals else "Nothing to remove", style="bold"))
-    stores = {one.tracking_uri for one in found.removals if one.kind == "version"}
+    console.print(
+        Text(f"{said} in {home.root}" if collection.removals else "Nothing to remove", style="bold")
+    )
+    stores = {removal.tracking_uri for removal in collection.removals if removal.kind == "version"}
     for store in () if dry_run else sorted(stores):
         console.print(Text(_how_to_free(store or home.mlflow_uri)), soft_wrap=True)
 

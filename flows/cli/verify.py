@@ -46,17 +46,17 @@ def command(
     from flows.local.environment import log_to_terminal, prepare
 
     del quiet  # the findings are the output; the log adds warnings
-    place, home = locate(run)
+    run_paths, home = locate(run)
     prepare(home)
     log_to_terminal(verbose, quiet=True)
     other = locate(against)[0] if against else None
     from tasks.verify import verify
 
-    findings = verify(place, home, other, recovery_bound)
-    print_findings(place, findings)
+    findings = verify(run_paths, home, other, recovery_bound)
+    print_findings(run_paths, findings)
     if as_json:
-        listed = [one.model_dump() for one in findings]
-        say(json.dumps({"run": str(place.root), "summary": summary(findings), "findings": listed}))
+        listed = [finding.model_dump() for finding in findings]
+        say(json.dumps({"run": str(run_paths.root), "summary": summary(findings), "findings": listed}))
     return exit_status(findings)
 
 
@@ -67,13 +67,13 @@ def locate(text: str) -> tuple[RunPaths, Home]:
     """
     if (run := run_of_folder(text)) is not None:
         return run, home_of(run)
-    place = paths.home_to_read()
-    return find_run(text, place), place
+    home = paths.home_to_read()
+    return find_run(text, home), home
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
     """0 when no invariant is broken; a check that can't be decided breaks no invariant."""
-    return EXIT_BAD_DATA if any(one.ok is False for one in findings) else EXIT_OK
+    return EXIT_BAD_DATA if any(finding.ok is False for finding in findings) else EXIT_OK
 
 
 def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
@@ -82,17 +82,19 @@ def print_findings(run: RunPaths, findings: Sequence[Finding]) -> None:
     table = Table.grid(padding=(0, 2))
     for column in range(4):
         table.add_column(no_wrap=column < 3, overflow="fold")
-    for one in findings:
-        table.add_row(Text(*_MARKS[one.ok]), one.invariant, Text(one.name), Text(printable(one.detail)))
+    for finding in findings:
+        table.add_row(
+            Text(*_MARKS[finding.ok]), finding.invariant, Text(finding.name), Text(printable(finding.detail))
+        )
     console.print(table)
     console.print(Text(f"{run.root}: {summary(findings)}", style="bold"), soft_wrap=True)
 
 
 def summary(findings: Sequence[Finding]) -> str:
     """How many checks hold, which invariants are broken, and how many checks are not possible here."""
-    broken = dict.fromkeys(one.invariant for one in findings if one.ok is False)
-    undecided = sum(one.ok is None for one in findings)
-    held = sum(one.ok is True for one in findings)
+    broken = dict.fromkeys(finding.invariant for finding in findings if finding.ok is False)
+    undecided = sum(finding.ok is None for finding in findings)
+    held = sum(finding.ok is True for finding in findings)
     text = f"{held} of {len(findings)} checks hold"
     if undecided:
         text += f", {undecided} not possible here"

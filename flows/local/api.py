@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from training.errors import SettingError
-from training.storage.paths import Home, home
+from training.storage.paths import Home, home_to_write
 
 if TYPE_CHECKING:
     from flows.preview import Preview
@@ -47,12 +47,12 @@ def retrain(
 
     name, overrides = _named(recipe), _nested(settings)
     with call_timed():
-        place = prepared()
-        log.info("%s: looking for finished work in %s", name, place.root)
-        release = release_if_unchanged(name, overrides, place, force)
+        home = prepared()
+        log.info("%s: looking for finished work in %s", name, home.root)
+        release = release_if_unchanged(name, overrides, home, force)
         if release is None:
             log.info("starting Prefect's server, and importing what the run needs")
-            with prefect_api(place, meanwhile=lambda: _flow_and_ray(name, overrides)):
+            with prefect_api(home, meanwhile=lambda: _flow_and_ray(name, overrides)):
                 release = _run_flow(name, overrides, force)
         return with_whole_command(release)
 
@@ -83,12 +83,12 @@ def tune(
     from training.search.planning import Request
 
     name, overrides = _named(recipe), _nested(settings)
-    place, began = prepared(), time.perf_counter()
+    home, began = prepared(), time.perf_counter()
     request = Request(space, trials, scheduler, seed, concurrent, generations)
-    result = outcome_if_done(name, request, overrides, place, retrain_winner)
+    result = outcome_if_done(name, request, overrides, home, retrain_winner)
     if result is None:
         log.info("%s: starting Prefect's server, and importing what the search needs", name)
-        with prefect_api(place):
+        with prefect_api(home):
             result = _run_search(name, request, overrides, retrain_winner)
     return result.model_copy(update={"seconds": time.perf_counter() - began})
 
@@ -127,9 +127,9 @@ def predict(
     from tasks.registry.lookup import check_known
 
     check_store_named(tracking_uri)
-    place = prepared()
+    home = prepared()
     if tracking_uri is None:
-        check_known(place, model, alias)
+        check_known(home, model, alias)
     chosen: dict[str, Any] = {
         "alias": alias,
         "skip_bad": skip_bad,
@@ -146,10 +146,10 @@ def predict(
     def as_function() -> "PredictionSummary":
         from tasks.predict import predict as step
 
-        made: PredictionSummary = step.fn(str(place.root), model, str(input), str(output), **chosen)
+        made: PredictionSummary = step.fn(str(home.root), model, str(input), str(output), **chosen)
         return made
 
-    return _shown_by_prefect(place, as_flow, as_function)
+    return _shown_by_prefect(home, as_flow, as_function)
 
 
 def rollback(
@@ -165,9 +165,9 @@ def rollback(
 
     to = None if to is None else str(to)  # a caller may give a number
     check_store_named(tracking_uri)
-    place = prepared()
+    home = prepared()
     if tracking_uri is None:
-        check_known(place, model)
+        check_known(home, model)
 
     def as_flow() -> tuple[str, str]:
         from flows.rollback import rolled_back
@@ -178,10 +178,10 @@ def rollback(
     def as_function() -> tuple[str, str]:
         from tasks.rollback import rollback as step
 
-        moved: tuple[str, str] = step.fn(str(place.root), model, why, tracking_uri, to)
+        moved: tuple[str, str] = step.fn(str(home.root), model, why, tracking_uri, to)
         return moved
 
-    return _shown_by_prefect(place, as_flow, as_function)
+    return _shown_by_prefect(home, as_flow, as_function)
 
 
 def check_store_named(tracking_uri: str | None) -> None:
@@ -197,14 +197,12 @@ def prepared() -> Home:
     """Set up this process's environment for a call that trains nothing; returns the home."""
     from flows.local.environment import prepare
 
-    place = home(for_run=False)
-    prepare(place)
-    return place
+    home = home_to_write(for_run=False)
+    prepare(home)
+    return home
 
 
-def _shown_by_prefect(
-    place: Home, as_flow: Callable[[], Result], as_function: Callable[[], Result]
-) -> Result:
+def _shown_by_prefect(home: Home, as_flow: Callable[[], Result], as_function: Callable[[], Result]) -> Result:
     """Call `as_flow` if the user has configured a Prefect server, else `as_function`, which starts no server."""
     from flows.local.environment import api_is_configured, quieten
 
@@ -214,7 +212,7 @@ def _shown_by_prefect(
     from flows.local.prefect_server import prefect_api
 
     quieten()
-    with prefect_api(place):
+    with prefect_api(home):
         return as_flow()
 
 
@@ -271,7 +269,7 @@ def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result
     from training.recipe import load
 
     quieten()  # Prefect set its own log levels when it was imported
-    with tag_flow_runs(home(), load(recipe)[1].name):
+    with tag_flow_runs(home_to_write(), load(recipe)[1].name):
         try:
             return call()
         except MissingResult:
@@ -339,5 +337,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Section):
         return value.model_dump(exclude_unset=True)
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(field_value) for name, field_value in value.items()}
     return value

@@ -61,7 +61,7 @@ _PRINTABLE = PrintableFilter()
 _set_here: dict[str, str] = {}  # variables that this module has set, with their values
 
 
-def prepare(place: Home) -> None:
+def prepare(home: Home) -> None:
     """Set up the environment of this process and of its child processes for a local run.
 
     A later call for another home replaces the values of the earlier call, but none that the user has set.
@@ -71,19 +71,19 @@ def prepare(place: Home) -> None:
         os.environ.setdefault(name, value)
     if not api_is_configured():
         local = {
-            "PREFECT_HOME": str(place.prefect),
+            "PREFECT_HOME": str(home.prefect),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
             "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
             **NO_SERVICES,
         }
-        if "?" in str(place.prefect):  # in the URL that Prefect builds, "?" would end the path
+        if "?" in str(home.prefect):  # in the URL that Prefect builds, "?" would end the path
             local["PREFECT_API_DATABASE_CONNECTION_URL"] = sqlite_url(
-                place.prefect / "prefect.db", "sqlite+aiosqlite"
+                home.prefect / "prefect.db", "sqlite+aiosqlite"
             )
     else:
         local = {}
-    _set(local | {"MPLCONFIGDIR": str(place.root / "cache" / "matplotlib")})
+    _set(local | {"MPLCONFIGDIR": str(home.root / "cache" / "matplotlib")})
     quieten()
 
 

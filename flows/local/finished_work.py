@@ -14,8 +14,8 @@ _results: ContextVar[list[Any] | None] = ContextVar("results", default=None)
 
 def done(result: T) -> T:
     """Note, at the end of a flow, that its work is done; returns `result`, which the flow returns."""
-    if (found := _results.get()) is not None:
-        found.append(result)
+    if (results := _results.get()) is not None:
+        results.append(result)
     return result
 
 

@@ -44,16 +44,16 @@ _HOSTS = ["127.0.0.1", "localhost"]
 
 
 class LocalServer:
-    """A Prefect server for this process, with its database in `place`; it answers only clients that send `secret`."""
+    """A Prefect server for this process, with its database in `home`; it answers only clients that send `secret`."""
 
-    def __init__(self, place: Home):
-        self.log = place.prefect / "server.log"
+    def __init__(self, home: Home):
+        self.log = home.prefect / "server.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
         self.secret = f"evergreen:{secrets.token_hex(32)}"
         self._ending, self._was_ready = threading.Event(), threading.Event()
-        _begin_with_empty_database(place)
+        _begin_with_empty_database(home)
         self._process = self._spawn()
         self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
         self._keeper.start()
@@ -117,7 +117,7 @@ class LocalServer:
 
 @contextmanager
 def prefect_api(
-    place: Home, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
+    home: Home, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[None]:
     """Provide a Prefect API for the block: the server that the user has configured, else a new server for this run.
 
@@ -127,7 +127,7 @@ def prefect_api(
         check_server_answers()
         yield
         return
-    server = LocalServer(place)
+    server = LocalServer(home)
     try:
         from prefect.settings import (
             PREFECT_API_AUTH_STRING,
@@ -180,13 +180,13 @@ def _end_services() -> None:
     thread.join()
 
 
-def _begin_with_empty_database(place: Home) -> None:
+def _begin_with_empty_database(home: Home) -> None:
     """Copy a ready-made empty database into a new home, which saves the server the migrations.
 
     Does nothing if the user has configured another database.
     """
     if not any(name in os.environ for name in _DATABASE_VARIABLES):
-        folder = Path(os.environ.get("PREFECT_HOME", place.prefect)).expanduser()
+        folder = Path(os.environ.get("PREFECT_HOME", home.prefect)).expanduser()
         copy_empty(PREFECT, folder / "prefect.db")
 
 

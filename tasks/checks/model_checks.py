@@ -70,7 +70,7 @@ def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
     `theirs` and `ours` are digests of the function, empty for a recipe without the function.
     """
     if theirs != ours:
-        before, now = ("a recipe with" if one else "a recipe without" for one in (theirs, ours))
+        before, now = ("a recipe with" if digest else "a recipe without" for digest in (theirs, ours))
         how = (
             f"{before} the function, and this is {now}"
             if bool(theirs) != bool(ours)
@@ -90,7 +90,7 @@ def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
 
     The order of the columns does not count.
     """
-    before, now = ({one.name: one.kind for one in table.raw.columns} for table in (theirs, ours))
+    before, now = ({column.name: column.kind for column in table.raw.columns} for table in (theirs, ours))
     changed = [name for name in before if name in now and before[name] != now[name]]
     if missing := [name for name in before if name not in now]:
         return f"column {missing[0]!r} is missing"

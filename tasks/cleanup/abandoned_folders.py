@@ -64,8 +64,8 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
             if folder not in shared or _is_of_a_run(path):
                 yield AbandonedFolder(path, True, "its process is gone")
     for path in chain.from_iterable(_ours(folder, f"{TEMPORARY_PREFIX}*") for folder in temporaries()):
-        if (found := _TEMPORARY.fullmatch(path.name)) is not None:
-            if _is_left(path, int(found[1])):
+        if (match := _TEMPORARY.fullmatch(path.name)) is not None:
+            if _is_left(path, int(match[1])):
                 yield AbandonedFolder(path, False, "its process is gone")
         elif _WITHOUT_PID.fullmatch(path.name) and _age_s(path) > _OLD_S:
             yield AbandonedFolder(path, False, "no change for a day")

@@ -29,12 +29,12 @@ def old_searches(home: Home, recipe: str, removed: Set[Path]) -> Iterator[OldSea
 
     A damaged record is named in a warning; its search is kept for 30 days.
     """
-    for folder in sorted(one for one in home.searches(recipe).glob("*") if one.is_dir()):
+    for folder in sorted(path for path in home.searches(recipe).glob("*") if path.is_dir()):
         days = (time.time() - _last_change(folder)) / 86400
         if days * 86400 > ABANDONED_AFTER_S:
             yield OldSearch(folder, f"no change for {days:.0f} days")
-        elif (found := find_record(folder / RECORD, Search, folder.name)) is not None:
-            runs = [home.run(recipe, trial.run_key).root for trial in found.trials]
+        elif (search := find_record(folder / RECORD, Search, folder.name)) is not None:
+            runs = [home.run(recipe, trial.run_key).root for trial in search.trials]
             if not any(run.is_dir() and run not in removed for run in runs):
                 yield OldSearch(folder, "the runs of all its trials are removed")
 

@@ -42,14 +42,14 @@ class RunsOfRecipe(NamedTuple):
 
 def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
     """Read the runs of a recipe. A folder without a plan is not listed, so is kept."""
-    found = RunsOfRecipe([], {})
+    recipe_runs = RunsOfRecipe([], {})
     for file in newest_first(home.runs(recipe), "ingredients.json"):
         paths, plan = RunPaths(file.parent), None
         try:
             plan = read_record(file, RunPlan, paths.root.name)
             release = _release(paths)
         except DamagedError as error:
-            found.damaged[paths.root.name] = None if plan is None else plan.fingerprint
+            recipe_runs.damaged[paths.root.name] = None if plan is None else plan.fingerprint
             dataset = f" Also, no dataset of recipe {recipe} is removed." if plan is None else ""
             log.warning("%s Nothing of the run is removed.%s", error, dataset)
             continue
@@ -57,9 +57,9 @@ def runs_of(home: Home, recipe: str) -> RunsOfRecipe:
             continue
         if Path(plan.home) != home.root:  # the home was moved, and the plan's paths depend on its location
             plan = plan.model_copy(update={"home": str(home.root)})
-        found.runs.append(RecipeRun(paths, plan, release, _last_change(paths, release)))
-    found.runs.sort(key=lambda run: run.changed, reverse=True)
-    return found
+        recipe_runs.runs.append(RecipeRun(paths, plan, release, _last_change(paths, release)))
+    recipe_runs.runs.sort(key=lambda run: run.changed, reverse=True)
+    return recipe_runs
 
 
 def plans_of(home: Home, recipe: str) -> Iterator[RunPlan]:

@@ -72,7 +72,7 @@ def folder_removal(home: Home, recipe: str, kind: Kind, folder: Path, why: str) 
 def size_of(folder: Path) -> int:
     """Bytes of all files in a folder, also of a folder in which processes still write."""
     # Unlike Path.rglob, os.walk ignores a folder that another process removes meanwhile.
-    return sum(_file_size(Path(place) / name) for place, _, names in os.walk(folder) for name in names)
+    return sum(_file_size(Path(parent) / name) for parent, _, names in os.walk(folder) for name in names)
 
 
 def _file_size(file: Path) -> int:

@@ -58,7 +58,7 @@ def collect(
     left_alone: dict[str, str] = {}
     failed: dict[str, str] = {}
     unreadable: set[str] = set()  # registries, by address
-    recipes = {folder.name for place in (home.runs(""), home.searches("")) for folder in place.glob("*")}
+    recipes = {folder.name for parent in (home.runs(""), home.searches("")) for folder in parent.glob("*")}
     for recipe in sorted(recipes):
         with _error_noted(failed, recipe):
             try:
@@ -69,8 +69,8 @@ def collect(
                         _sweep(home, recipe)
                     # Listed first: a removal must not change what is found later, or a dry run would differ.
                     others = [plan for name in plans if name != recipe for plan in plans[name]]
-                    found = list(_removable(home, recipe, keep, versions, unreadable, others))
-                    removals += _execute(found, dry_run)
+                    planned = list(_removable(home, recipe, keep, versions, unreadable, others))
+                    removals += _execute(planned, dry_run)
             except Exception as error:
                 known = classify(error)
                 if known is None or not known.transient:
@@ -95,9 +95,9 @@ def _error_noted(failed: dict[str, str], recipe: str) -> Iterator[None]:
 
 def _sweep(home: Home, recipe: str) -> None:
     searches = home.searches(recipe)
-    places = (home.runs(recipe), home.datasets / recipe, home.raw / recipe, searches)
-    for place in (*places, *searches.glob("*")):
-        sweep(place)
+    folders = (home.runs(recipe), home.datasets / recipe, home.raw / recipe, searches)
+    for folder in (*folders, *searches.glob("*")):
+        sweep(folder)
     for left in home.runs(recipe).glob("*/.*.removed"):  # checkpoints
         shutil.rmtree(left, ignore_errors=True)
 
@@ -136,10 +136,10 @@ def _removable(
     finished = [run for run in runs if run.release is not None]
     yield from _claims(recipe, runs)
     unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
-    while found := _started_from(
+    while needed := _started_from(
         unneeded, [*others, *(run.plan for run in runs if run.paths.root not in unneeded)]
     ):
-        unneeded = {root: why for root, why in unneeded.items() if root not in found}
+        unneeded = {root: why for root, why in unneeded.items() if root not in needed}
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
     known = {run.paths.root.name: run.paths.root not in unneeded for run in runs} | dict.fromkeys(
         damaged, True
@@ -147,7 +147,7 @@ def _removable(
     whole = {url: store.whole_runs(known) for url, store in stores.items() if store is not None}
     # Before the folders: a home that has removed a run's folder would leave the run in the store for ever.
     for url, going in whole.items():
-        yield from (_stored(recipe, url, found) for found in going.values())
+        yield from (_stored(recipe, url, stored_run) for stored_run in going.values())
     kept: list[RecipeRun] = []
     for run in runs:
         why = unneeded.get(run.paths.root)
@@ -171,13 +171,13 @@ def _removable(
     for url, store in stores.items():
         if store is not None:
             left_out = {*whole[url], *damaged}
-            yield from (_stored(recipe, url, found) for found in store.parts(left_out, used))
+            yield from (_stored(recipe, url, part) for part in store.parts(left_out, used))
 
 
 def _used_datasets(kept: Iterable[RecipeRun], damaged: Iterable[str | None]) -> set[str] | None:
     """Names of the datasets of kept runs, and of runs with a damaged record; None when a name is not known."""
     fingerprints = [*(run.plan.fingerprint for run in kept), *damaged]
-    names = {one[:16] for one in fingerprints if one is not None}
+    names = {fingerprint[:16] for fingerprint in fingerprints if fingerprint is not None}
     return None if None in fingerprints else names
 
 
@@ -216,10 +216,12 @@ def _waits_for_its_store(
     return store is None or (name in store.runs and name not in whole[url])
 
 
-def _stored(recipe: str, url: str, found: Unneeded) -> PlannedRemoval:
-    size = sum(one.bytes for one in found.objects)
-    name = f"{url}/{found.prefix}"
-    return Removal(recipe=recipe, kind=found.what, name=name, bytes=size, why=found.why), found.delete
+def _stored(recipe: str, url: str, unneeded: Unneeded) -> PlannedRemoval:
+    size = sum(stored_object.bytes for stored_object in unneeded.objects)
+    name = f"{url}/{unneeded.prefix}"
+    return Removal(
+        recipe=recipe, kind=unneeded.what, name=name, bytes=size, why=unneeded.why
+    ), unneeded.delete
 
 
 def _claims(recipe: str, runs: list[RecipeRun]) -> Iterator[PlannedRemoval]:
@@ -233,18 +235,18 @@ def _claims(recipe: str, runs: list[RecipeRun]) -> Iterator[PlannedRemoval]:
 def _caches(plans: Iterable[RunPlan], given: str | None) -> list[str | None]:
     """Folders for downloaded datasets on this machine: the default one, `given`, and those that `plans` name."""
     named = {given, *(plan.settings.storage.node_cache for plan in plans)}
-    return [None, *sorted(one for one in named if one is not None)]
+    return [None, *sorted(cache for cache in named if cache is not None)]
 
 
 def _leftovers(caches: Sequence[str | None]) -> Iterator[PlannedRemoval]:
     """Outside of homes: leftovers of killed runs, and datasets in nodes' caches that no process uses any more."""
-    for found in abandoned_folders():
-        kind: Kind = "Ray session" if found.is_session else "temporary files"
+    for leftover in abandoned_folders():
+        kind: Kind = "Ray session" if leftover.is_session else "temporary files"
         removal = Removal(
-            recipe="", kind=kind, name=str(found.path), bytes=size_of(found.path), why=found.why
+            recipe="", kind=kind, name=str(leftover.path), bytes=size_of(leftover.path), why=leftover.why
         )
-        yield removal, partial(shutil.rmtree, found.path, ignore_errors=True)
-    for path, why in (one for cache in caches for one in unused(cache)):
+        yield removal, partial(shutil.rmtree, leftover.path, ignore_errors=True)
+    for path, why in (dataset for cache in caches for dataset in unused(cache)):
         removal = Removal(recipe="", kind="cached dataset", name=str(path), bytes=size_of(path), why=why)
         yield removal, partial(remove_unused, path)
 
@@ -263,7 +265,7 @@ def _data(home: Home, recipe: str, used: set[str] | None) -> Iterator[PlannedRem
     for folder in datasets:
         if used is not None and folder.name not in used and folder not in newest:
             yield folder_removal(home, recipe, "dataset", folder, "no kept run was trained on it")
-    for folder in _newest_first([one for one in (home.raw / recipe).glob("*") if one.is_dir()]):
+    for folder in _newest_first([path for path in (home.raw / recipe).glob("*") if path.is_dir()]):
         if (home.datasets / recipe / folder.name / MANIFEST).is_file():
             yield folder_removal(home, recipe, "raw rows", folder, "their dataset is finished")
         elif (

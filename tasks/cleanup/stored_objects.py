@@ -55,7 +55,7 @@ class Unneeded(NamedTuple):
         elif self.what == "stored dataset" and set(self.store.listing(self.prefix)) != set(self.objects):
             log.warning("%s/%s: in use again, so the dataset stays", self.store.url, self.prefix)
         else:
-            self.store.delete(one.key for one in self.objects)
+            self.store.delete(stored_object.key for stored_object in self.objects)
 
 
 @dataclass
@@ -69,11 +69,11 @@ class _Stored:
 
     @property
     def changed(self) -> float:
-        return max(one.changed for one in self.objects)
+        return max(stored_object.changed for stored_object in self.objects)
 
     def under(self, keys: Iterable[str]) -> tuple[StoredObject, ...]:
         chosen = set(keys)
-        return tuple(one for one in self.objects if one.key in chosen)
+        return tuple(stored_object for stored_object in self.objects if stored_object.key in chosen)
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class RecipeStore:
 
         `kept` has an entry for each run that this home knows, by name: whether the home still needs the run.
         """
-        found = {name: _whole(self.store, run, kept.get(name)) for name, run in self.runs.items()}
-        return {name: one for name, one in found.items() if one is not None}
+        unneeded = {name: _whole(self.store, run, kept.get(name)) for name, run in self.runs.items()}
+        return {name: objects for name, objects in unneeded.items() if objects is not None}
 
     def parts(self, left_out: Container[str], fingerprints: set[str] | None) -> Iterator[Unneeded]:
         """Unneeded objects of the runs that are not in `left_out`, and unneeded datasets.
@@ -123,12 +123,12 @@ def read_store(url: str, recipe: str) -> RecipeStore | None:
 
 
 def _runs(store: ObjectStore, recipe: str) -> Iterator[_Stored]:
-    found: dict[str, _Stored] = {}
-    for one in store.listing(prefix_of_run(recipe, "").rstrip("/")):
-        name = one.key.split("/")[2]
-        run = found.setdefault(name, _Stored(name, StoredRun(store, prefix_of_run(recipe, name))))
-        run.objects.append(one)
-    for run in found.values():
+    runs: dict[str, _Stored] = {}
+    for stored_object in store.listing(prefix_of_run(recipe, "").rstrip("/")):
+        name = stored_object.key.split("/")[2]
+        run = runs.setdefault(name, _Stored(name, StoredRun(store, prefix_of_run(recipe, name))))
+        run.objects.append(stored_object)
+    for run in runs.values():
         try:
             run.state = run.run.newest_entry()
         except DataError as error:
@@ -157,7 +157,7 @@ def _parts(store: ObjectStore, run: _Stored) -> Iterator[Unneeded]:
         why = "uploads of attempts that have ended, which no checkpoint names"
         yield Unneeded("stored uploads", f"{run.run.prefix}/files", left, why, store)
     if run.state.model and run.state.checkpoints and time.time() - run.changed > QUIET_S:
-        named = run.under(file.key for one in run.state.checkpoints for file in one.files)
+        named = run.under(file.key for checkpoint in run.state.checkpoints for file in checkpoint.files)
         yield Unneeded(
             "stored checkpoints", f"{run.run.prefix}/files", named, "the model is finished", store, run.run
         )
@@ -171,11 +171,11 @@ def _datasets(
         return
     used = {run.state.dataset for run in live if run.state is not None}
     used |= {f"datasets/{recipe}/{fingerprint}" for fingerprint in fingerprints}
-    found: dict[str, list[StoredObject]] = {}
-    for one in store.listing(f"datasets/{recipe}"):
-        found.setdefault("/".join(one.key.split("/")[:3]), []).append(one)
-    for prefix, objects in found.items():
-        quiet_s = time.time() - max(one.changed for one in objects)
+    datasets: dict[str, list[StoredObject]] = {}
+    for stored_object in store.listing(f"datasets/{recipe}"):
+        datasets.setdefault("/".join(stored_object.key.split("/")[:3]), []).append(stored_object)
+    for prefix, objects in datasets.items():
+        quiet_s = time.time() - max(stored_object.changed for stored_object in objects)
         if prefix not in used and quiet_s > QUIET_S:
             why = f"no run that may resume uses it, no change for {quiet_s / 86400:.0f} days"
             yield Unneeded("stored dataset", prefix, tuple(objects), why, store)

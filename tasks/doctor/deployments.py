@@ -19,10 +19,10 @@ def deployment_checks() -> Iterator[Check]:
         while page := client.read_deployments(sort=DeploymentSort.NAME_ASC, offset=read):
             read += len(page)
             lenient += [
-                one.name
-                for one in page
-                if one.entrypoint in _ENTRYPOINTS
-                and (one.parameter_openapi_schema or {}).get("additionalProperties") is not False
+                deployment.name
+                for deployment in page
+                if deployment.entrypoint in _ENTRYPOINTS
+                and (deployment.parameter_openapi_schema or {}).get("additionalProperties") is not False
             ]
     if lenient:
         yield Check(

@@ -44,31 +44,33 @@ def leftovers(home: Home) -> tuple[Leftover, ...]:
     Processes of other users are left out, as their environment can't be read.
     """
     now, root = time.time(), home.root.resolve()
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # the process ended in the meantime, or is another user's
             kind = _kind(process)
             if kind and is_abandoned(process) and _belongs(process, root) and not _is_of_a_cluster(process):
                 command = " ".join(process.cmdline())
                 age_s = now - process.create_time()
-                found.append(Leftover(pid=process.pid, kind=kind, age_s=age_s, command=command))
-    return tuple(sorted(found, key=lambda one: -one.age_s))
+                processes.append(Leftover(pid=process.pid, kind=kind, age_s=age_s, command=command))
+    return tuple(sorted(processes, key=lambda leftover: -leftover.age_s))
 
 
 def leftover_checks(home: Home) -> Iterator[Check]:
     """Check for processes that runs of this home left behind, then for Ray processes of another home or of none."""
     ours = leftovers(home)
     yield leftover_check(ours)
-    yield stray_check({one.pid for one in ours})
+    yield stray_check({process.pid for process in ours})
 
 
-def leftover_check(found: tuple[Leftover, ...]) -> Check:
+def leftover_check(processes: tuple[Leftover, ...]) -> Check:
     """One check for all left-over processes."""
-    if not found:
+    if not processes:
         return Check(name="left-over processes", ok=True, found="none from earlier runs of this home")
-    listed = ", ".join(f"{one.kind} {one.pid} ({one.age_s / 60:.0f} min)" for one in found)
+    listed = ", ".join(
+        f"{process.kind} {process.pid} ({process.age_s / 60:.0f} min)" for process in processes
+    )
     remedy = "The command that started these processes has ended. End the processes: kill " + " ".join(
-        str(one.pid) for one in found
+        str(process.pid) for process in processes
     )
     return Check(name="left-over processes", ok=None, found=listed, remedy=remedy)
 
@@ -78,28 +80,34 @@ def stray_check(known: set[int]) -> Check:
 
     Such processes belong to a cluster that was started on purpose, or to a killed run.
     """
-    found: dict[int, str] = {}
-    for one in stray_processes():
+    descriptions: dict[int, str] = {}
+    for process in stray_processes():
         with suppress(psutil.Error):  # the process ended in the meantime
-            if one.pid not in known:
-                age_s = time.time() - one.create_time()
-                found[one.pid] = f"{one.name()} {one.pid} ({age_s / 60:.0f} min)"
-    if not found:
+            if process.pid not in known:
+                age_s = time.time() - process.create_time()
+                descriptions[process.pid] = f"{process.name()} {process.pid} ({age_s / 60:.0f} min)"
+    if not descriptions:
         return Check(name="Ray processes", ok=True, found="none left over")
-    listed = ", ".join(found.values())
-    remedy = "If no Ray cluster should run here, end these processes: kill " + " ".join(map(str, found))
+    listed = ", ".join(descriptions.values())
+    remedy = "If no Ray cluster should run here, end these processes: kill " + " ".join(
+        map(str, descriptions)
+    )
     return Check(name="Ray processes", ok=None, found=f"without a parent: {listed}", remedy=remedy)
 
 
 def stray_processes() -> list[psutil.Process]:
     """Ray's system processes (raylet, GCS server) of this user whose parent is gone."""
     me = psutil.Process().username()
-    found = []
-    for one in psutil.process_iter(["name", "username"]):
+    processes = []
+    for process in psutil.process_iter(["name", "username"]):
         with suppress(psutil.Error):
-            if one.info["username"] == me and one.info["name"] in _RAY_BINARIES and is_abandoned(one):
-                found.append(one)
-    return found
+            if (
+                process.info["username"] == me
+                and process.info["name"] in _RAY_BINARIES
+                and is_abandoned(process)
+            ):
+                processes.append(process)
+    return processes
 
 
 def is_abandoned(process: psutil.Process) -> bool:
@@ -133,20 +141,20 @@ def _kind(process: psutil.Process) -> str:
 
 def _is_of_a_cluster(process: psutil.Process) -> bool:
     """Whether `process` or an ancestor has a session of Ray that is not in the folder of Evergreen's local runs."""
-    commands = [" ".join(one.cmdline()) for one in (process, *process.parents())]
+    commands = [" ".join(ancestor.cmdline()) for ancestor in (process, *process.parents())]
     ours = f"/{sessions_folder().parent.name}/"
     return any(_SESSION in command and ours not in command for command in commands)
 
 
 def _belongs(process: psutil.Process, root: Path) -> bool:
     """Whether `process` or one of its ancestors was started for the home at `root`."""
-    return any(_points_to(one, root) for one in (process, *process.parents()))
+    return any(_points_to(ancestor, root) for ancestor in (process, *process.parents()))
 
 
 def _points_to(process: psutil.Process, root: Path) -> bool:
     with suppress(psutil.Error, RuntimeError):  # RuntimeError: `~NAME` of an unknown user
         environment = process.environ()
-        places = [Path(environment[name]).expanduser() for name in _VARIABLES if environment.get(name)]
+        paths = [Path(environment[name]).expanduser() for name in _VARIABLES if environment.get(name)]
         # Relative paths are relative to the working directory of the process.
-        return any(Path(process.cwd(), place).resolve().is_relative_to(root) for place in places)
+        return any(Path(process.cwd(), path).resolve().is_relative_to(root) for path in paths)
     return False

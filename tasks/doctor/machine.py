@@ -40,8 +40,8 @@ def machine_checks(home: Path) -> Iterator[Check]:
     yield from map(temporary_disk_check, _temporary_folders())
     memory = psutil.virtual_memory()
     container = list(container_memory(_CGROUP))
-    limit = min([memory.total, *(one.limit for one in container)])
-    yield memory_check(min([memory.available, limit, *(one.free for one in container)]), limit)
+    limit = min([memory.total, *(cgroup.limit for cgroup in container)])
+    yield memory_check(min([memory.available, limit, *(cgroup.free for cgroup in container)]), limit)
     yield cpu_check(available_cpus())
     if _SHM.is_dir():
         yield shared_memory_check(shutil.disk_usage(_SHM).total)

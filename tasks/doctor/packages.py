@@ -42,10 +42,12 @@ def package_checks() -> Iterator[Check]:
         )
         return
     yield python_check(wanted.python)
-    wrong = [check for one in wanted.requirements if (check := requirement_check(one)) is not None]
+    wrong = [
+        check for requirement in wanted.requirements if (check := requirement_check(requirement)) is not None
+    ]
     right = len(wanted.requirements) - len(wrong)
-    found = f"{right} of {len(wanted.requirements)} as required by {wanted.origin}"
-    yield Check(name="packages", ok=not wrong, found=found, remedy="See below." if wrong else "")
+    summary = f"{right} of {len(wanted.requirements)} as required by {wanted.origin}"
+    yield Check(name="packages", ok=not wrong, found=summary, remedy="See below." if wrong else "")
     yield from wrong
 
 
@@ -61,25 +63,25 @@ def declared() -> Declared | None:
 
 def python_check(wanted: str) -> Check:
     """Check the version of this interpreter against `requires-python`."""
-    found = platform.python_version()
-    fits = SpecifierSet(wanted).contains(found, prereleases=True)
+    version = platform.python_version()
+    fits = SpecifierSet(wanted).contains(version, prereleases=True)
     remedy = "" if fits else f"Create the environment again with Python {wanted}."
-    return Check(name="Python", ok=fits, found=f"{found} ({sys.executable})", remedy=remedy)
+    return Check(name="Python", ok=fits, found=f"{version} ({sys.executable})", remedy=remedy)
 
 
 def requirement_check(wanted: Requirement) -> Check | None:
     """The failed check of one package, or None when the package meets its requirement."""
     try:
-        found = metadata.version(wanted.name)
+        version = metadata.version(wanted.name)
     except metadata.PackageNotFoundError:
-        found = ""
-    if found and wanted.specifier.contains(found, prereleases=True):
+        version = ""
+    if version and wanted.specifier.contains(version, prereleases=True):
         return None
-    why = f" ({_WHY[wanted.name]})" if found and wanted.name in _WHY else ""
+    why = f" ({_WHY[wanted.name]})" if version and wanted.name in _WHY else ""
     return Check(
         name=f"package {wanted.name}",
         ok=False,
-        found=f"{found or 'not installed'}; required is {wanted.specifier or 'any version'}{why}",
+        found=f"{version or 'not installed'}; required is {wanted.specifier or 'any version'}{why}",
         remedy=f"pip install '{wanted}'",
     )
 
@@ -96,4 +98,8 @@ def _of_checkout(file: Path) -> Declared | None:
 def _needed(lines: list[str]) -> list[Requirement]:
     """The requirements that apply on this platform, without those of extras."""
     parsed = map(Requirement, lines)
-    return [one for one in parsed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return [
+        requirement
+        for requirement in parsed
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]

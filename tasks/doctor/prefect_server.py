@@ -37,10 +37,10 @@ def configured_server() -> Configured | None:
         return Configured(url, f"environment variable {_VARIABLE}", f"unset {_VARIABLE}")
     profile = get_settings_context().profile
     if profile.settings.get(PREFECT_API_URL) == url:
-        place = f"profile {profile.name!r} in {profile.source}"
-        return Configured(url, place, f"prefect config unset {_VARIABLE}")
-    place = f"{_VARIABLE} in .env, prefect.toml or pyproject.toml of this folder"
-    return Configured(url, place, "remove the line there")
+        origin = f"profile {profile.name!r} in {profile.source}"
+        return Configured(url, origin, f"prefect config unset {_VARIABLE}")
+    origin = f"{_VARIABLE} in .env, prefect.toml or pyproject.toml of this folder"
+    return Configured(url, origin, "remove the line there")
 
 
 def check_server_answers() -> None:

@@ -44,8 +44,8 @@ def prefect_check() -> Check:
     except Exception as error:  # httpx, TLS and JSON raise many kinds
         if status_of(error) in REFUSED:
             return _refused_check(server, status_of(error))
-        found = f"{server.url} ({server.origin}): {type(error).__name__}: {error}"
-        return Check(name="Prefect server", ok=False, found=found, remedy=server.remedy)
+        problem = f"{server.url} ({server.origin}): {type(error).__name__}: {error}"
+        return Check(name="Prefect server", ok=False, found=problem, remedy=server.remedy)
     same = theirs == prefect.__version__
     remedy = "" if same else f"Run Prefect {prefect.__version__} on the server, or install {theirs} here."
     return Check(
@@ -58,8 +58,8 @@ def _refused_check(server: Configured, status: int) -> Check:
         "Set PREFECT_API_AUTH_STRING to the user:password of the server's PREFECT_SERVER_API_AUTH_STRING; for Prefect "
         f"Cloud, set PREFECT_API_KEY to a key with the permission ({state_of(PREFECT_VARIABLES)})."
     )
-    found = f"{server.url} ({server.origin}) refuses the credentials (status {status})"
-    return Check(name="Prefect server", ok=False, found=found, remedy=remedy)
+    problem = f"{server.url} ({server.origin}) refuses the credentials (status {status})"
+    return Check(name="Prefect server", ok=False, found=problem, remedy=remedy)
 
 
 def ray_check() -> Check:

@@ -78,8 +78,8 @@ def file_system_check(root: Path) -> Check:
 
 def file_system(path: Path) -> str:
     """Type of the file system that holds `path`, such as ext4; `unknown` if the system does not report the type."""
-    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
-    return next((mounts[place] for place in (path, *path.parents) if place in mounts), "unknown")
+    mounts = {Path(partition.mountpoint): partition.fstype for partition in psutil.disk_partitions(all=True)}
+    return next((mounts[folder] for folder in (path, *path.parents) if folder in mounts), "unknown")
 
 
 def lock_check(home: Home) -> Check:
@@ -120,13 +120,13 @@ def embedded_store_checks(home: Home) -> Iterator[Check]:
 
 def schema_check(home: Home, tables: Schema) -> Check | None:
     """The failed check of the store's schema revision; None when it is the revision of the installed MLflow."""
-    if tables.found == tables.newest or not tables.newest:
+    if tables.revision == tables.newest or not tables.newest:
         return None
     file, ours = store_file(home), version("mlflow")
-    found = (
-        f"{file}: its tables are of revision {tables.found or 'none'}, MLflow {ours} needs {tables.newest}"
+    problem = (
+        f"{file}: its tables are of revision {tables.revision or 'none'}, MLflow {ours} needs {tables.newest}"
     )
-    if tables.found in tables.known:
+    if tables.revision in tables.known:
         copy = f"cp {shlex.quote(str(file))} {shlex.quote(f'{file}.before-upgrade')}"
         upgrade = f"mlflow db upgrade {shlex.quote(home.mlflow_uri)}"
         remedy = (
@@ -135,7 +135,7 @@ def schema_check(home: Home, tables: Schema) -> Check | None:
         )
     else:
         remedy = f"A newer MLflow than {ours} created the store: install that version, or restore a backup."
-    return Check(name=_STORE, ok=False, found=found, remedy=remedy)
+    return Check(name=_STORE, ok=False, found=problem, remedy=remedy)
 
 
 def unusable_check(file: Path, error: sqlite3.Error) -> Check:
@@ -159,28 +159,28 @@ def unusable_check(file: Path, error: sqlite3.Error) -> Check:
 
 def _locked_check(file: Path, error: sqlite3.Error) -> Check:
     held = holders(file)
-    found = f"{file}: {error}"
+    problem = f"{file}: {error}"
     if not held:
         remedy = (
             "A process of another user or on another machine has locked the store. Wait until the process ends; an "
             f"administrator finds the process with: fuser -v {shlex.quote(str(file))}"
         )
-        return Check(name=_STORE, ok=False, found=found, remedy=remedy)
-    listed = ", ".join(f"{one.pid} ({' '.join(one.cmdline())[:80]})" for one in held)
-    pids = " ".join(str(one.pid) for one in held)
+        return Check(name=_STORE, ok=False, found=problem, remedy=remedy)
+    listed = ", ".join(f"{process.pid} ({' '.join(process.cmdline())[:80]})" for process in held)
+    pids = " ".join(str(process.pid) for process in held)
     remedy = f"Wait until the process ends, or end the process: kill {pids}. The lock ends with the process."
-    return Check(name=_STORE, ok=False, found=f"{found}; open in process {listed}", remedy=remedy)
+    return Check(name=_STORE, ok=False, found=f"{problem}; open in process {listed}", remedy=remedy)
 
 
 def holders(file: Path) -> list[psutil.Process]:
     """Other processes that have `file` open, as far as this user may inspect them."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            opened_files = {Path(one.path) for one in process.open_files()}
+            opened_files = {Path(open_file.path) for open_file in process.open_files()}
             if process.pid != os.getpid() and file.resolve() in opened_files:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def mlflow_server_checks(uri: str, home: Home) -> Iterator[Check]:
@@ -201,8 +201,8 @@ def mlflow_server_check(uri: str) -> Check:
     except HTTPError as error:
         if error.code not in REFUSED:
             return _unanswered(uri, error)
-        found = f"{uri} answers; its version is not shown without credentials (status {error.code})"
-        return Check(name="MLflow server", ok=None, found=found)
+        summary = f"{uri} answers; its version is not shown without credentials (status {error.code})"
+        return Check(name="MLflow server", ok=None, found=summary)
     except (OSError, ValueError, HTTPException) as error:
         return _unanswered(uri, error)
     ours = version("mlflow")
@@ -211,8 +211,8 @@ def mlflow_server_check(uri: str) -> Check:
         if server == ours
         else f"Run MLflow {ours} on the server: different versions may not work together."
     )
-    found = f"{uri} answers, version {server}"
-    return Check(name="MLflow server", ok=True if server == ours else None, found=found, remedy=remedy)
+    summary = f"{uri} answers, version {server}"
+    return Check(name="MLflow server", ok=True if server == ours else None, found=summary, remedy=remedy)
 
 
 def _certificates() -> ssl.SSLContext:
@@ -262,8 +262,8 @@ def _sqlite_file(uri: str) -> Path | None:
         return None
     if parts.get_backend_name() != "sqlite" or parts.database in (None, "", ":memory:"):
         return None
-    place = str(parts.database)
-    return Path(unquote(place.removeprefix("file:")) if place.startswith("file:") else place)
+    database = str(parts.database)
+    return Path(unquote(database.removeprefix("file:")) if database.startswith("file:") else database)
 
 
 def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
@@ -280,11 +280,13 @@ def opened_store_check(home: Home, tracking_uri: str | None) -> Check:
             found=str(error),
             remedy="Repair the store, or correct tracking.uri.",
         )
-    listed = ", ".join(f"{one.name} {json.dumps(dict(one.aliases))}" for one in models) or "no model yet"
+    listed = (
+        ", ".join(f"{model.name} {json.dumps(dict(model.aliases))}" for model in models) or "no model yet"
+    )
     held = [
-        f"{one.name} by {claim.holder}"
-        for one in models
-        for claim in claims_in(dict(one.tags)).values()
+        f"{model.name} by {claim.holder}"
+        for model in models
+        for claim in claims_in(dict(model.tags)).values()
         if claim.turn is None
     ]
     if not held:

@@ -57,8 +57,8 @@ def measure_of(look: Look) -> MeasureOfLook:
     Raises ValueError for a measure of no problem.
     """
     for problem in PROBLEMS:
-        if (found := gate_of(problem).MEASURES.get(look.measure)) is not None:
-            return found
+        if (measure := gate_of(problem).MEASURES.get(look.measure)) is not None:
+            return measure
     raise ValueError(
         f"look {look.number}: measure {look.measure!r} is not known to this version of Evergreen"
     )

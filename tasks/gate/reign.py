@@ -149,7 +149,7 @@ def read_reign(text: str) -> Reign:
             crossed=np.unpackbits(packed, count=FLIPS).astype(bool),
             joint_spent=float(content["joint_spent"]) if "joint_spent" in content else None,
         )
-    except (ValueError, TypeError, KeyError, zlib.error) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
         raise DamagedReignError(str(error)) from error
 
 
@@ -160,14 +160,14 @@ def rebuilt_reign(looks: Iterable[Look]) -> Reign:
     have spent counts as spent by strict looks, because which flips they crossed is not known: the next joint look may
     then spend no more than the level that is new with it.
     """
-    found = sorted(looks, key=lambda look: look.number)
+    sorted_looks = sorted(looks, key=lambda look: look.number)
     reign = Reign()
-    for look in found:
+    for look in sorted_looks:
         reign = reign.after(look)
-    missing = max((look.number for look in found), default=0) - reign.looks
+    missing = max((look.number for look in sorted_looks), default=0) - reign.looks
     if missing <= 0:
         return reign
-    spent = max(*(look.spent for look in found), reign.strict_spent + (reign.joint_spent or 0.0))
+    spent = max(*(look.spent for look in sorted_looks), reign.strict_spent + (reign.joint_spent or 0.0))
     strict = max(reign.strict_spent, spent - float(reign.crossed.sum()) / (FLIPS + 1))
     return replace(
         reign, forgotten=reign.forgotten + missing, strict_spent=strict, joint_spent=spent - strict

@@ -43,10 +43,12 @@ def better_rule(look: Look) -> Rule:
 def not_worse_rule(look: Look) -> Rule:
     """The candidate is not worse than the reference by more than `gate.margin`; see the look's measure."""
     measure = measure_of(look)
-    found = measure.not_worse(look)
-    remedy = "" if look.passed else obstacle(look) or found.remedy
-    text = f"{measure.compared(look)}: {found.changed}; {_asked(look)}{remedy}"
-    return Rule(name="not_worse", passed=look.passed, value=found.value, limit=found.limit, explanation=text)
+    not_worse = measure.not_worse(look)
+    remedy = "" if look.passed else obstacle(look) or not_worse.remedy
+    text = f"{measure.compared(look)}: {not_worse.changed}; {_asked(look)}{remedy}"
+    return Rule(
+        name="not_worse", passed=look.passed, value=not_worse.value, limit=not_worse.limit, explanation=text
+    )
 
 
 def _trained(evaluation: Evaluation) -> str:

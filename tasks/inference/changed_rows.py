@@ -47,9 +47,9 @@ class ChangedImages:
         """Largest number of images that the model scores at once."""
         return self.images.rows_at_once
 
-    def find(self, place: Path) -> list[Chunk]:
+    def find(self, path: Path) -> list[Chunk]:
         """See :func:`tasks.inference.unlabelled_images.find_chunks`."""
-        return self.images.find(place)
+        return self.images.find(path)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         """Read a chunk as batches of changed images."""

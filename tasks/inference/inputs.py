@@ -51,8 +51,8 @@ class Reader(Protocol):
     def rows_at_once(self) -> int:
         """Largest number of rows that the model scores at once."""
 
-    def find(self, place: Path) -> list[Chunk]:
-        """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+    def find(self, path: Path) -> list[Chunk]:
+        """Find all chunks to read at `path`, sorted by path; the order depends on names alone.
 
         Raises :class:`DataError` when there is nothing to read, or a file is unusable.
         """
@@ -61,19 +61,19 @@ class Reader(Protocol):
         """Read a chunk as batches. An unusable row does not stop the reading: its `error` has the reason."""
 
 
-def input_files(place: Path, remedy: str) -> tuple[Path, list[str]]:
-    """A folder, and the files to read at `place`, sorted, relative to that folder.
+def input_files(path: Path, remedy: str) -> tuple[Path, list[str]]:
+    """A folder, and the files to read at `path`, sorted, relative to that folder.
 
     Raises :class:`DataError` for an archive, for a link without a suffix that leads to nothing, and for a pipe or
     device; then the message ends with `remedy`.
     """
-    if place.is_file():
-        if is_archive(place):
-            raise DataError(f"{place}: an archive. Unpack it, and give the folder that it makes.")
-        return place.parent, [place.name]
-    if not place.is_dir():
-        raise DataError(f"{place}: neither a plain file nor a folder. {remedy}")
-    return place, sorted(_walk(place))
+    if path.is_file():
+        if is_archive(path):
+            raise DataError(f"{path}: an archive. Unpack it, and give the folder that it makes.")
+        return path.parent, [path.name]
+    if not path.is_dir():
+        raise DataError(f"{path}: neither a plain file nor a folder. {remedy}")
+    return path, sorted(_walk(path))
 
 
 def with_suffix(names: list[str], suffixes: Collection[str]) -> list[str]:

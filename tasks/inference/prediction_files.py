@@ -45,7 +45,7 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
             f"output: {output} and the input {source} lie one inside the other. Give another place."
         )
     if not output.exists():
-        above = next(place for place in output.parents if place.exists())
+        above = next(parent for parent in output.parents if parent.exists())
         if not above.is_dir():
             raise SettingError(f"output: {above} is a file, so there is no {output}. Give another place.")
         return
@@ -98,7 +98,7 @@ def staged(output: Path, overwrite: bool) -> Iterator[Path]:
 class PredictionWriter:
     """Writes rows in the order of the calls. The limits of row groups and part files depend only on row numbers."""
 
-    place: Path
+    path: Path
     one_file: bool
     outputs: Outputs
     model: str
@@ -141,9 +141,9 @@ class PredictionWriter:
             self._writer.close()
             self._writer = None
         if self._writer is None:
-            part = self.place / f"part-{self._groups // _GROUPS_A_PART:05d}.parquet"
+            part = self.path / f"part-{self._groups // _GROUPS_A_PART:05d}.parquet"
             self._writer = pq.ParquetWriter(
-                self.place if self.one_file else part,
+                self.path if self.one_file else part,
                 rows.schema,
                 compression="zstd",
                 write_page_checksum=True,

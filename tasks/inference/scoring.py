@@ -143,11 +143,17 @@ class ScoringActor:
     """Ray actor that loads the model when it starts, and then scores batches."""
 
     def __init__(
-        self, model: str, number: str, tracking_uri: str | None, home: str, rows_at_once: int, value: str
+        self,
+        model: str,
+        number: str,
+        tracking_uri: str | None,
+        home_folder: str,
+        rows_at_once: int,
+        value: str,
     ) -> None:
-        place = Home(Path(home))
-        connect(tracking_uri, place)
-        self._predict = load_version(place, model, number).predict
+        home = Home(Path(home_folder))
+        connect(tracking_uri, home)
+        self._predict = load_version(home, model, number).predict
         self._rows_at_once, self._value = rows_at_once, value
 
     def __call__(self, batch: Batch) -> Batch:

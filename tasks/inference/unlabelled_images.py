@@ -30,7 +30,7 @@ from tasks.inference.inputs import (
 )
 from training.data.images.decoding import BadImage, Pixels, Target, open_image, to_pixels
 from training.data.sources.folder_listing import IMAGE_SUFFIXES
-from training.data.sources.parquet_files import open_parquet
+from training.data.sources.parquet_files import open_parquet, rows_to_read
 from training.data.sources.parquet_pixels import CellError, all_pixels, cells, describe
 from training.data.sources.plain_files import NotPlainError, check_plain, read_plain
 from training.errors import DataError
@@ -58,33 +58,33 @@ class Images:
         """Largest number of images that the model scores at once."""
         return rows_per_batch(self.shape)
 
-    def find(self, place: Path) -> list[Chunk]:
+    def find(self, path: Path) -> list[Chunk]:
         """See :func:`find_chunks`."""
-        return find_chunks(place)
+        return find_chunks(path)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
         """See :func:`read_chunk`."""
         return read_chunk(chunk, self.shape)
 
 
-def find_chunks(place: Path) -> list[Chunk]:
-    """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+def find_chunks(path: Path) -> list[Chunk]:
+    """Find all chunks to read at `path`, sorted by path; the order depends on names alone.
 
     Raises :class:`DataError` when there is nothing to read, when there are both image files and Parquet files, and
     when a Parquet file is unusable.
     """
-    root, names = input_files(place, "Give image files, Parquet, or a folder of them.")
+    root, names = input_files(path, "Give image files, Parquet, or a folder of them.")
     images, tables = with_suffix(names, IMAGE_SUFFIXES), with_suffix(names, PARQUET_SUFFIXES)
     if images and tables:
         raise DataError(
-            f"{place}: holds image files and Parquet ({images[0]}, {tables[0]}). Give one kind at a time."
+            f"{path}: holds image files and Parquet ({images[0]}, {tables[0]}). Give one kind at a time."
         )
     if not images and not tables:
         kinds = ", ".join(sorted(IMAGE_SUFFIXES | PARQUET_SUFFIXES))
-        raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
+        raise DataError(f"{path}: nothing to score. There must be files that end in one of {kinds}.")
     others = sorted(set(names) - set(images) - set(tables))
     if others:
-        log.warning("%s: %d files of other formats are ignored, such as %s", place, len(others), others[0])
+        log.warning("%s: %d files of other formats are ignored, such as %s", path, len(others), others[0])
     return _file_chunks(root, images) if images else _parquet_chunks(root, tables)
 
 
@@ -197,7 +197,9 @@ def _columns(chunk: Chunk, shape: ImageShape) -> Iterator[tuple[pa.Array, int]]:
                 f"{file}: column {IMAGE_COLUMN!r} has {kind.byte_width} bytes an image; the model takes {shape} "
                 f"(channels, height, width), {math.prod(shape)} bytes. Give images of that size, or encoded ones."
             )
-        rows = min(_READ_ROWS, rows_per_batch(shape))
+        assert chunk.row_group is not None
+        most = min(_READ_ROWS, rows_per_batch(shape))
+        rows = rows_to_read(parquet, chunk.row_group, IMAGE_COLUMN, most)
         for batch in parquet.iter_batches(rows, row_groups=[chunk.row_group], columns=[IMAGE_COLUMN]):
             yield batch[IMAGE_COLUMN], first
             first += len(batch)

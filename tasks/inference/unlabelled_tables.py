@@ -51,25 +51,23 @@ class Tables:
         """Largest number of rows that the model scores at once: at most 16,384 rows, and about 32 MiB."""
         return rows_of_table(self.table)
 
-    def find(self, place: Path) -> list[Chunk]:
-        """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+    def find(self, path: Path) -> list[Chunk]:
+        """Find all chunks to read at `path`, sorted by path; the order depends on names alone.
 
         Raises :class:`DataError` when there is nothing to read, when there are both CSV and Parquet files, and when a
         file is unusable or lacks a column.
         """
-        root, names = input_files(place, "Give a CSV or Parquet file, or a folder of them.")
+        root, names = input_files(path, "Give a CSV or Parquet file, or a folder of them.")
         texts, binaries = with_suffix(names, CSV), with_suffix(names, PARQUET)
         if texts and binaries:
             raise DataError(
-                f"{place}: holds CSV and Parquet ({texts[0]}, {binaries[0]}). Give one kind at a time."
+                f"{path}: holds CSV and Parquet ({texts[0]}, {binaries[0]}). Give one kind at a time."
             )
         if not texts and not binaries:
             kinds = ", ".join((*CSV, *PARQUET))
-            raise DataError(f"{place}: nothing to score. There must be files that end in one of {kinds}.")
+            raise DataError(f"{path}: nothing to score. There must be files that end in one of {kinds}.")
         if others := sorted(set(names) - set(texts) - set(binaries)):
-            log.warning(
-                "%s: %d files of other formats are ignored, such as %s", place, len(others), others[0]
-            )
+            log.warning("%s: %d files of other formats are ignored, such as %s", path, len(others), others[0])
         return self._csv_chunks(root, texts) if texts else self._parquet_chunks(root, binaries)
 
     def read(self, chunk: Chunk) -> Iterator[Batch]:
@@ -165,15 +163,15 @@ class Tables:
 
     def _unknown(self, typed: pa.Table) -> npt.NDArray[np.object_]:
         """For each row, "" or its categories that the model did not learn, as a JSON object by column."""
-        found: dict[int, dict[str, str]] = {}
+        unknown: dict[int, dict[str, str]] = {}
         for column in self.table.raw.columns:
             if column.kind != "category":
                 continue
             values = typed[column.name]
             is_new = np.isnan(encoded_values(values, column.kind, column)) & values.is_valid().to_numpy()
             for row in np.flatnonzero(is_new).tolist():
-                found.setdefault(row, {})[column.name] = values[row].as_py()
+                unknown.setdefault(row, {})[column.name] = values[row].as_py()
         texts = np.full(len(typed), "", object)
-        for row, values in found.items():
+        for row, values in unknown.items():
             texts[row] = json.dumps(values)
         return texts

@@ -50,22 +50,22 @@ class Texts:
         """The fields alone: each process reads the tokenizer for itself."""
         return {name: value for name, value in vars(self).items() if name != "_encoder"}
 
-    def find(self, place: Path) -> list[Chunk]:
-        """Find all chunks to read at `place`, sorted by path; the order depends on names alone.
+    def find(self, path: Path) -> list[Chunk]:
+        """Find all chunks to read at `path`, sorted by path; the order depends on names alone.
 
         Raises :class:`DataError` when there is nothing to read, when there are files of several formats, and when a
         file is unusable or lacks the column.
         """
-        root, names = input_files(place, "Give a CSV, TSV, Parquet or text file, or a folder of them.")
+        root, names = input_files(path, "Give a CSV, TSV, Parquet or text file, or a folder of them.")
         formats = {kind: with_suffix(names, kind) for kind in (CSV, TSV, PARQUET, _TXT)}
-        found = {kind: files for kind, files in formats.items() if files}
-        if len(found) != 1:
+        files_by_kind = {kind: files for kind, files in formats.items() if files}
+        if len(files_by_kind) != 1:
             kinds = ", ".join(suffix for kind in formats for suffix in kind)
-            what = "holds files of several formats" if found else "nothing to score"
+            what = "holds files of several formats" if files_by_kind else "nothing to score"
             raise DataError(
-                f"{place}: {what}. There must be files that end in one of {kinds}, all of one format."
+                f"{path}: {what}. There must be files that end in one of {kinds}, all of one format."
             )
-        ((kind, files),) = found.items()
+        ((kind, files),) = files_by_kind.items()
         for name in files:
             check_plain(root / name)
             self._check_column(root / name, kind)

@@ -84,7 +84,8 @@ class Registered:
 
 def format_named(name: str) -> ModelFormat:
     """The format with this name in :data:`training.seams.FORMATS`."""
-    return cast(ModelFormat, part_named(FORMATS, name))
+    modules = {known: part.module for known, part in FORMATS.items()}
+    return cast(ModelFormat, part_named(modules, name))
 
 
 def format_name(settings: Settings) -> str:
@@ -104,7 +105,9 @@ def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelF
     """
     said = metadata.get(_FORMAT)
     names = FORMATS if said is None else [name for name in FORMATS if name == said]
-    return next((one for one in map(format_named, names) if one.FLAVOR in flavors), None)
+    return next(
+        (model_format for model_format in map(format_named, names) if model_format.FLAVOR in flavors), None
+    )
 
 
 def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:

@@ -64,9 +64,9 @@ def check_keras_file(file: Path) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-            if sorted(one.filename for one in entries) != sorted(_FILES):
-                raise DataError(f"it holds {', '.join(one.filename for one in entries)}")
-            if any(one.compress_type != zipfile.ZIP_STORED for one in entries):
+            if sorted(entry.filename for entry in entries) != sorted(_FILES):
+                raise DataError(f"it holds {', '.join(entry.filename for entry in entries)}")
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
                 raise DataError("its entries are compressed")
             config = json.loads(archive.read("config.json"))
             weights = archive.read("model.weights.h5")
@@ -81,16 +81,16 @@ def check_keras_file(file: Path) -> None:
 def _check_value(value: Any, key: str) -> None:
     """Check a part of a configuration; `key` is its name."""
     if isinstance(value, list):
-        for one in value:
-            if key == "layers" and not (isinstance(one, dict) and "class_name" in one):
+        for part in value:
+            if key == "layers" and not (isinstance(part, dict) and "class_name" in part):
                 raise DataError("a layer of its configuration names no class")
-            _check_value(one, "")
+            _check_value(part, "")
     elif isinstance(value, dict):
         if "class_name" in value:
             _check_object(value)
-        for name, one in value.items():
-            _check_field(name, one)
-            _check_value(one, name)
+        for name, part in value.items():
+            _check_field(name, part)
+            _check_value(part, name)
 
 
 def _check_field(name: str, value: Any) -> None:

@@ -118,20 +118,24 @@ def _wrong_flavors(function: Mapping[str, Any], own: Mapping[str, Any]) -> str |
         return f"{FLAVOR} has {', '.join(sorted(extra))}"
     if wrong := [key for key, value in _OWN.items() if own.get(key) != value]:
         return f"{FLAVOR} has the {wrong[0]} {own.get(wrong[0])}"
-    if any(one != {"path": str(WEIGHTS_FILE)} for one in own.get("extra_files") or []):
+    if any(entry != {"path": str(WEIGHTS_FILE)} for entry in own.get("extra_files") or []):
         return f"it names other extra files than {WEIGHTS_FILE}"
     return None
 
 
 def _wrong_files(folder: Path) -> str | None:
-    for place, allowed in ((_DATA, {MODEL_FILE.name, *_CONTENTS}), (_EXTRA, {WEIGHTS_FILE.name})):
-        found = sorted((folder / place).glob("*"))
-        if (folder / place).is_symlink() or any(one.is_symlink() or not one.is_file() for one in found):
-            return f"{place} holds something other than regular files"
-        if {one.name for one in found} != allowed:
-            return f"{place} holds {', '.join(one.name for one in found)}"
+    for subfolder, allowed in ((_DATA, {MODEL_FILE.name, *_CONTENTS}), (_EXTRA, {WEIGHTS_FILE.name})):
+        paths = sorted((folder / subfolder).glob("*"))
+        if (folder / subfolder).is_symlink() or any(
+            path.is_symlink() or not path.is_file() for path in paths
+        ):
+            return f"{subfolder} holds something other than regular files"
+        if {path.name for path in paths} != allowed:
+            return f"{subfolder} holds {', '.join(path.name for path in paths)}"
     for name, allowed_texts in _CONTENTS.items():
-        if (text := (folder / _DATA / name).read_bytes()) not in [one.encode() for one in allowed_texts]:
+        if (text := (folder / _DATA / name).read_bytes()) not in [
+            allowed_text.encode() for allowed_text in allowed_texts
+        ]:
             return f"{name} says {text[:80]!r}"
     try:
         check_keras_file(folder / MODEL_FILE)

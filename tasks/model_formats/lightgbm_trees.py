@@ -101,8 +101,10 @@ def _sizes(header: dict[str, str]) -> tuple[int, int]:
         _whole(header[name], name) for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")
     )
     known = {
-        f"{one.name} num_class:{classes}" if one.per_class else one.name: one.per_class
-        for one in OBJECTIVES.values()
+        f"{objective.name} num_class:{classes}"
+        if objective.per_class
+        else objective.name: objective.per_class
+        for objective in OBJECTIVES.values()
     }
     per_class = known.get(header["objective"])
     if per_class is None or groups != classes or not 1 <= groups <= (1 << 20 if per_class else 1):

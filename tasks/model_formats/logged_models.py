@@ -37,13 +37,13 @@ def new_entry(run_id: str, version: DatasetVersion) -> str:
 
     client = MlflowClient()
     run = client.get_run(run_id)
-    place = run.info.experiment_id
-    for left in all_pages(client.search_logged_models, [place], f"source_run_id = '{run_id}'"):
+    experiment_id = run.info.experiment_id
+    for left in all_pages(client.search_logged_models, [experiment_id], f"source_run_id = '{run_id}'"):
         if left.status != LoggedModelStatus.READY:
             client.delete_logged_model(left.model_id)
     kind = problem_named(version.problem).model_type
     entry = client.create_logged_model(
-        place, name="model", source_run_id=run_id, params=run.data.params, model_type=kind
+        experiment_id, name="model", source_run_id=run_id, params=run.data.params, model_type=kind
     )
     return str(entry.model_id)
 

@@ -264,7 +264,9 @@ def _wrong_columns(file: Path, table: Any, flavor: str) -> str | None:
         wanted = columns_text(schema, flavor)
     except (ValueError, SettingError) as error:
         return f"its metadata describe no table ({error})"
-    if any(len({one.name for one in table.columns}) < len(table.columns) for table in (schema, schema.raw)):
+    if any(
+        len({column.name for column in table.columns}) < len(table.columns) for table in (schema, schema.raw)
+    ):
         return "its metadata have two columns of one name"
     if file.read_bytes() != wanted.encode():
         return f"{file.name} has other columns than the metadata"

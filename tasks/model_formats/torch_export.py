@@ -132,8 +132,8 @@ def load(folder: Path) -> Predict:
 
     def predict(inputs: npt.NDArray[Any]) -> Predictions:
         with torch.no_grad():
-            found: Predictions = program(torch.from_numpy(np.asarray(inputs))).numpy()
-        return found
+            predictions: Predictions = program(torch.from_numpy(np.asarray(inputs))).numpy()
+        return predictions
 
     return predict
 
@@ -193,19 +193,19 @@ def _wrong_flavor(own: Mapping[str, Any], extra: tuple[Path, ...]) -> str | None
     if own.get("model_data") != MODEL_FILE.parent.name:
         return f"it is loaded from {own.get('model_data')}"
     allowed = [{"path": str(file)} for file in extra]
-    if any(one not in allowed for one in own.get("extra_files") or []):
+    if any(entry not in allowed for entry in own.get("extra_files") or []):
         return f"it names other extra files than {' and '.join(map(str, extra))}"
     return None
 
 
 def _wrong_files(folder: Path, extra: tuple[Path, ...]) -> str | None:
-    for place, allowed in (
+    for subfolder, allowed in (
         (MODEL_FILE.parent, {MODEL_FILE.name}),
         (EXTRA_FILES, {file.name for file in extra}),
     ):
-        found = sorted(path.name for path in (folder / place).glob("*"))
-        if not set(found) <= allowed:
-            return f"{place} holds {', '.join(found)}"
+        names = sorted(path.name for path in (folder / subfolder).glob("*"))
+        if not set(names) <= allowed:
+            return f"{subfolder} holds {', '.join(names)}"
     for file in extra:
         if (folder / file).is_symlink() or (folder / EXTRA_FILES).is_symlink():
             return f"{file} is no regular file"

@@ -16,7 +16,7 @@ from tasks.model_formats.ubj import read_ubj
 from training.errors import DataError
 from training.trainers.xgboost.objectives import OBJECTIVES
 
-_RECORDS = {one.name: one.record for one in OBJECTIVES.values()}
+_RECORDS = {objective.name: objective.record for objective in OBJECTIVES.values()}
 _FEATURE_TYPES = {"q", "c"}
 _NUMBER = re.compile(r"\d{1,9}")
 _SCORES = re.compile(r"\[?[-+\dE.,]{1,100000}\]?", re.ASCII)
@@ -84,8 +84,8 @@ def _check_objective(objective: Any) -> None:
     name = objective.get("name") if isinstance(objective, dict) else None
     if not isinstance(name, str) or name not in _RECORDS:
         raise DataError(f"its objective is {name}")
-    found = _fields(objective, "objective", "name", _RECORDS[name])
-    if not all(isinstance(value, str) for value in found[_RECORDS[name]].values()):
+    fields = _fields(objective, "objective", "name", _RECORDS[name])
+    if not all(isinstance(value, str) for value in fields[_RECORDS[name]].values()):
         raise DataError("the parameters of its objective are no texts")
 
 
@@ -107,18 +107,18 @@ def _check_forest(model: dict[str, Any], groups: int) -> None:
 
 def _check_tree(tree: Any, name: str, features: int) -> int:
     """Check a tree; returns the number of bits that XGBoost needs for the categories of its splits."""
-    found = _fields(tree, name, "id", "tree_param", "categories", *_PER_NODE, *_PER_SPLIT)
+    fields = _fields(tree, name, "id", "tree_param", "categories", *_PER_NODE, *_PER_SPLIT)
     names = ("num_deleted", "num_feature", "num_nodes", "size_leaf_vector")
-    sizes = _fields(found["tree_param"], f"tree_param of {name}", *names)
+    sizes = _fields(fields["tree_param"], f"tree_param of {name}", *names)
     nodes = _number(sizes, "num_nodes")
     if _number(sizes, "num_deleted") or _number(sizes, "size_leaf_vector") > 1 or not nodes:
         raise DataError(f"{name} has no nodes, deleted nodes or vectors in its leaves")
     if _number(sizes, "num_feature") != features:
         raise DataError(f"{name} is for other features than {features}")
     for field in _PER_NODE:
-        _array(found, field, nodes, "f" if field in _FLOATS else "iu")
-    _check_nodes(found, name, features)
-    return _check_categories(found, name)
+        _array(fields, field, nodes, "f" if field in _FLOATS else "iu")
+    _check_nodes(fields, name, features)
+    return _check_categories(fields, name)
 
 
 def _check_nodes(tree: dict[str, Any], name: str, features: int) -> None:
@@ -174,7 +174,7 @@ def _number(fields: dict[str, Any], name: str) -> int:
 
 def _texts(fields: dict[str, Any], name: str) -> list[str]:
     value = fields[name]
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"{name} is no list of texts")
     return value
 
@@ -187,7 +187,7 @@ def _array(fields: dict[str, Any], name: str, length: int, kinds: str) -> None:
 
 def _integers(fields: dict[str, Any], name: str) -> Numbers:
     value = fields[name]
-    if isinstance(value, list) and all(isinstance(one, int) for one in value):
+    if isinstance(value, list) and all(isinstance(number, int) for number in value):
         value = np.array(value, np.int64)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
         raise DataError(f"{name} is no list of whole numbers")

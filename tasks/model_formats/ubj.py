@@ -56,13 +56,13 @@ class _Reader:
         raise DataError(f"no UBJ of XGBoost: byte {self.at - 1} begins no value")
 
     def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         while (kind := self.take(1)) != b"}":
             name = self._text(kind)
-            if name in found:
+            if name in fields:
                 raise DataError(f"{name!r} is there twice")
-            found[name] = self.value(self.take(1), depth + 1)
-        return found
+            fields[name] = self.value(self.take(1), depth + 1)
+        return fields
 
     def _text(self, kind: bytes) -> str:
         """Read a string after its byte `S`, if any; `kind` is the kind of the integer that gives its length."""

@@ -97,8 +97,8 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str | None:
     """
     from mlflow.exceptions import MlflowException
 
-    found = _versions(lease.client, lease.model, tags)
-    for twin in found[1:]:
+    numbers = _versions(lease.client, lease.model, tags)
+    for twin in numbers[1:]:
         lease.check()
         try:
             version = lease.client.get_model_version(lease.model, str(twin))
@@ -108,7 +108,7 @@ def delete_duplicates(lease: Lease, tags: dict[str, str]) -> str | None:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # an identical earlier request deleted it
                 raise
-    return str(found[0]) if found else None
+    return str(numbers[0]) if numbers else None
 
 
 def load_version(home: Home, model: str, number: str) -> Registered:

@@ -41,17 +41,17 @@ def record_decision(home: Home, model: str, decision: Decision) -> None:
     An interrupted step repeats its decision: a decision that equals the last line is not written again. A damaged
     file is set aside, and its readable lines are kept.
     """
-    found = read_decisions(home, model)
-    repeated = bool(found.records) and found.records[-1].model_copy(update={"at": ""}) == decision
-    if repeated and not found.damage:
+    lines = read_decisions(home, model)
+    repeated = bool(lines.records) and lines.records[-1].model_copy(update={"at": ""}) == decision
+    if repeated and not lines.damage:
         return
-    if found.damage:
-        set_aside(found.file, f"{found.damage}; its other lines are kept")
+    if lines.damage:
+        set_aside(lines.file, f"{lines.damage}; its other lines are kept")
     made = decision.model_copy(update={"at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
     file = decisions_file(home, model)
-    write_records(file, found.records if repeated else [*found.records, made], model)
-    if found.file != file:  # that of an older Evergreen
-        found.file.unlink(missing_ok=True)
+    write_records(file, lines.records if repeated else [*lines.records, made], model)
+    if lines.file != file:  # that of an older Evergreen
+        lines.file.unlink(missing_ok=True)
 
 
 def read_decisions(home: Home, model: str) -> Lines[Decision]:
@@ -70,21 +70,21 @@ def decisions_file(home: Home, model: str) -> Path:
     folder = home.root / "decisions"
     if uri != home.mlflow_uri:
         parts = urlsplit(uri)
-        place = (
+        address = (
             parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         )  # passwords change
-        folder /= hashlib.sha256(place.encode()).hexdigest()[:16]
+        folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
     return folder / f"{model}.jsonl"
 
 
 def last_champion(home: Home, model: str) -> str | None:
     """The champion according to the newest promotion or rollback on record, or None."""
     decisions = read_decisions(home, model).undamaged()
-    return next((one.to for one in reversed(decisions) if one.to is not None), None)
+    return next((decision.to for decision in reversed(decisions) if decision.to is not None), None)
 
 
 def note_that_mark_stays(home: Home, model: str) -> None:
     """Set `mark_stays` in the last decision, which is the rollback."""
-    found = read_decisions(home, model)
-    *others, last = found.records
-    write_records(found.file, [*others, last.model_copy(update={"mark_stays": True})], model)
+    lines = read_decisions(home, model)
+    *others, last = lines.records
+    write_records(lines.file, [*others, last.model_copy(update={"mark_stays": True})], model)

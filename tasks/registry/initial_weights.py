@@ -154,8 +154,8 @@ def check_tokenizer(plan: RunPlan, version: DatasetVersion, folder: Path | None 
 def _token_ids(tokenizer: Path) -> dict[str, int]:
     from tokenizers import Tokenizer
 
-    found: dict[str, int] = Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True)
-    return found
+    token_ids: dict[str, int] = Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True)
+    return token_ids
 
 
 def inputs_tags(plan: RunPlan) -> dict[str, str]:

@@ -229,7 +229,9 @@ def _new_token() -> str:
 def claims_in(tags: dict[str, str]) -> dict[str, Claim]:
     """Parse the claims among the tags of a registered model, by token; ended claims are included."""
     tokens = [_token(name) for name in tags if name.startswith(LOCK_TAG) and not name.endswith(_BEAT)]
-    return {one: _parsed(tags[LOCK_TAG + one], tags.get(LOCK_TAG + one + _BEAT, "")) for one in tokens}
+    return {
+        token: _parsed(tags[LOCK_TAG + token], tags.get(LOCK_TAG + token + _BEAT, "")) for token in tokens
+    }
 
 
 def _token(tag: str) -> str:
@@ -246,7 +248,7 @@ def _parsed(text: str, beat: str) -> Claim:
         holder = f"process {pid} on {host}"
         number = pid if isinstance(pid, int) else None
         return Claim(holder, home, host, None if turn is None else int(turn), beat, number)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return Claim("an unknown process", "", "", None, text + beat)
 
 

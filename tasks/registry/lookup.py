@@ -58,7 +58,7 @@ def check_can_return(client: "MlflowClient", model: str, wanted: str | None = No
 
 
 def _aliases_by_model(client: "MlflowClient") -> dict[str, dict[str, str]]:
-    return {one.name: dict(one.aliases) for one in all_pages(client.search_registered_models)}
+    return {model.name: dict(model.aliases) for model in all_pages(client.search_registered_models)}
 
 
 def _listed(known: dict[str, dict[str, str]]) -> str:

@@ -94,8 +94,10 @@ class Registry:
 
     def _rebuilt(self, question: Question, number: str) -> Reign:
         tag = f"{LOOK_TAG}.{question}.{number}"
-        found = all_pages(self.client.search_model_versions, f"name = '{self.model}'")
-        return rebuilt_reign(look for one in found if (look := _look_in(one.tags, tag)) is not None)
+        versions = all_pages(self.client.search_model_versions, f"name = '{self.model}'")
+        return rebuilt_reign(
+            look for version in versions if (look := _look_in(version.tags, tag)) is not None
+        )
 
     def recorded_look(self, question: Question, weights: str, reference: str, key: str) -> Look | None:
         """The look with this key at any version with these weights, or None.
@@ -103,10 +105,10 @@ class Registry:
         A forced run registers the same weights again as another version, which does not get a second look.
         """
         tag = f"{LOOK_TAG}.{question}.{reference}"
-        found = (
+        looks = (
             _look_in(version.tags, tag) for version in versions_with_weights(self.client, self.model, weights)
         )
-        return next((look for look in found if look is not None and look.key == key), None)
+        return next((look for look in looks if look is not None and look.key == key), None)
 
     def record(self, lease: Lease, candidate: str, reference: str, look: Look) -> None:
         """Record a look: first with the candidate, then in the reign. Recording it again changes nothing."""
@@ -229,7 +231,7 @@ def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
 def is_anchor(client: "MlflowClient", model: str, number: str) -> bool:
     """Whether version `number` is the anchor of the champion, or of the version that a rollback would restore."""
     served = (champion_of(client, model, alias) for alias in (CHAMPION, PREVIOUS))
-    return any(one is not None and anchor_of(client, model, one) == number for one in served)
+    return any(version is not None and anchor_of(client, model, version) == number for version in served)
 
 
 def _look_in(tags: dict[str, str], tag: str) -> Look | None:

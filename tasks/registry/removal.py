@@ -55,19 +55,19 @@ def is_kept_as_rolled_back(client: "MlflowClient", home: Home, release: Release)
     from mlflow.exceptions import MlflowException
 
     try:
-        found = client.get_model_version(release.model, release.version)
+        version = client.get_model_version(release.model, release.version)
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return False
         raise
-    return ROLLED_BACK_TAG in found.tags and _is_of_run(client, home, found, release)
+    return ROLLED_BACK_TAG in version.tags and _is_of_run(client, home, version, release)
 
 
 def delete_version(client: "MlflowClient", home: Home, release: Release) -> None:
     """Delete the released version, and then the run's MLflow runs with their logged models.
 
     An MLflow run stays while a version needs it, and a version that was rolled back stays. Each may already be deleted.
-    A version with this number that another run made is left alone: the registry was created anew, or another home that
+    A version with this number that another run made is left alone: the registry was created again, or another home that
     shares the registry made the same model first. Raises :class:`TransientError` when an alias points to the version
     now.
     """
@@ -82,20 +82,20 @@ def _runs_of(client: "MlflowClient", home: Home, release: Release) -> list[str]:
 
     The first of them has the logged model, the newest is that of the release.
     """
-    places = [one.experiment_id for one in all_pages(client.search_experiments)]
+    experiment_ids = [experiment.experiment_id for experiment in all_pages(client.search_experiments)]
     wanted = f"tags.`{RUN_KEY_TAG}` = '{release.run_key}' and tags.`{HOME_TAG}` = '{home.identity}'"
-    found = [run.info.run_id for run in all_pages(client.search_runs, places, wanted)]
-    return list(dict.fromkeys((release.mlflow_run_id, *found)))
+    run_ids = [run.info.run_id for run in all_pages(client.search_runs, experiment_ids, wanted)]
+    return list(dict.fromkeys((release.mlflow_run_id, *run_ids)))
 
 
 def _delete_released(client: "MlflowClient", home: Home, release: Release) -> None:
     with registry_lock(client, home, release.model) as lease:
-        found = client.get_model_version(release.model, release.version)
-        if not _is_of_run(client, home, found, release) or ROLLED_BACK_TAG in found.tags:
+        version = client.get_model_version(release.model, release.version)
+        if not _is_of_run(client, home, version, release) or ROLLED_BACK_TAG in version.tags:
             return
-        if found.aliases:
+        if version.aliases:
             raise TransientError(
-                f"{release.model} version {release.version} became {' and '.join(found.aliases)} meanwhile. Run the "
+                f"{release.model} version {release.version} became {' and '.join(version.aliases)} meanwhile. Run the "
                 "same command again."
             )
         lease.check()

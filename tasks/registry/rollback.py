@@ -104,7 +104,9 @@ def _check_was_champion(client: "MlflowClient", home: Home, model: str, number: 
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
         raise SettingError(f"model {model}: there is no version {number}.") from error
-    decided = (number in (one.to, one.before) for one in read_decisions(home, model).undamaged())
+    decided = (
+        number in (decision.to, decision.before) for decision in read_decisions(home, model).undamaged()
+    )
     if TURN_TAG not in tags and champion_of(client, model, PREVIOUS) != number and not any(decided):
         raise SettingError(
             f"model {model}: version {number} was never champion, and a rollback returns to a former champion. To put "
@@ -126,8 +128,10 @@ def _unfinished(client: "MlflowClient", home: Home, model: str) -> Mark | None:
     now = champion_of(client, model)
     if now is None:
         return None
-    found = (_made_champion(client, home, one, model, now) for one in marks_of(client, model, home.identity))
-    return next((one for one in found if one is not None), None)
+    marks = (
+        _made_champion(client, home, mark, model, now) for mark in marks_of(client, model, home.identity)
+    )
+    return next((mark for mark in marks if mark is not None), None)
 
 
 def _made_champion(client: "MlflowClient", home: Home, mark: Mark, model: str, now: str) -> Mark | None:
@@ -155,7 +159,10 @@ def _made_champion_on_record(
 def _is_done(home: Home, mark: Mark, model: str) -> bool:
     """Whether the rollback is done although the mark is still there, because the mark could not be removed."""
     decisions = read_decisions(home, model).undamaged()
-    return any(one.mark_stays and (one.before, one.to, one.turn) == mark for one in decisions)
+    return any(
+        decision.mark_stays and (decision.before, decision.to, decision.turn) == mark
+        for decision in decisions
+    )
 
 
 def finish_rollback(lease: Lease) -> tuple[str, str] | None:

@@ -31,8 +31,8 @@ def mark_text(identity: str, to: str, turn: int) -> str:
 def marks_of(client: "MlflowClient", model: str, identity: str) -> list[Mark]:
     """The marks of the home with this identity."""
     wanted = f"name = '{model}' and tags.`{ROLLBACK_TAG}` LIKE '{identity}%'"
-    found = all_pages(client.search_model_versions, wanted)
-    return [_parsed(str(one.version), one.tags[ROLLBACK_TAG]) for one in found]
+    versions = all_pages(client.search_model_versions, wanted)
+    return [_parsed(str(version.version), version.tags[ROLLBACK_TAG]) for version in versions]
 
 
 def _parsed(left: str, text: str) -> Mark:

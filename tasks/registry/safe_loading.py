@@ -100,10 +100,10 @@ def copy_weights(home: Home, model: str, number: str, target: Path) -> None:
         if tokenizer_digest(described.metadata or {}):
             shutil.copyfile(folder / TOKENIZER_FILE, target.with_name(TOKENIZER))
         file = model_format.WEIGHTS_FILE
-        found = file is not None and (folder / file).is_file()
-        if file is not None and found:
+        has_weights = file is not None and (folder / file).is_file()
+        if file is not None and has_weights:
             shutil.copyfile(folder / file, target)
-    if not found:
+    if not has_weights:
         raise SettingError(without_weights(model, number))
 
 
@@ -239,9 +239,9 @@ def digest_of_logged(client: "MlflowClient", model_id: str, file: Path) -> str:
     """sha256 of the file `file` (:class:`ModelFormat`) of a model that was just logged, as MLflow stored it."""
     import mlflow.artifacts
 
-    place = f"{client.get_logged_model(model_id).artifact_location}/{file.as_posix()}"
+    artifact_uri = f"{client.get_logged_model(model_id).artifact_location}/{file.as_posix()}"
     with temporary_folder("model") as aside:
-        return digest_file(Path(mlflow.artifacts.download_artifacts(place, dst_path=str(aside))))
+        return digest_file(Path(mlflow.artifacts.download_artifacts(artifact_uri, dst_path=str(aside))))
 
 
 def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat:

@@ -93,7 +93,7 @@ def _is_recorded(client: "MlflowClient", run_id: str) -> bool:
     from mlflow.exceptions import MlflowException
 
     try:
-        return any(one.path == TRAINING_ROWS for one in client.list_artifacts(run_id))
+        return any(artifact.path == TRAINING_ROWS for artifact in client.list_artifacts(run_id))
     except MlflowException as error:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return False

@@ -49,9 +49,9 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
 
     A version that can no longer be judged, because its run or its dataset was removed, is tagged as not judged.
     """
-    found = []
+    unjudged = []
     versions = all_pages(client.search_model_versions, f"name = '{plan.model}'")
-    for version in sorted(versions, key=lambda one: int(one.version)):
+    for version in sorted(versions, key=lambda model_version: int(model_version.version)):
         key = version.tags.get(RUN_KEY_TAG, "")
         if (
             VERDICT_TAG in version.tags
@@ -67,11 +67,11 @@ def unjudged_runs(client: "MlflowClient", plan: RunPlan) -> list[Unjudged]:
                 plan.model,
                 version.version,
             )
-            found.append(Unjudged(str(version.version), *run))
+            unjudged.append(Unjudged(str(version.version), *run))
             continue
         why = "its run was killed before the verdict, and its files were removed"
         give_up(client, plan.model, str(version.version), why)
-    return found
+    return unjudged
 
 
 def is_judged_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:

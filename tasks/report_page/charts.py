@@ -203,12 +203,12 @@ def intervals(evaluation: Evaluation, version: str, measure: Measure) -> Interva
             Interval(
                 name,
                 kind,
-                scale(one.low),
-                scale(measure.of(one)),
-                scale(one.high),
-                measure.spell(measure.of(one)),
+                scale(score.low),
+                scale(measure.of(score)),
+                scale(score.high),
+                measure.spell(measure.of(score)),
             )
-            for name, kind, one in scores
+            for name, kind, score in scores
         ),
         ticks=tuple(Tick(scale(at), measure.tick(at)) for at in ticks if low - room <= at <= high + room),
     )

@@ -70,8 +70,8 @@ def picture_grid(
         )
         x = _CELL * (number % columns + 0.5)
         y = (_CELL + _CAPTION) * (number // columns) + _CAPTION + _CELL / 2
-        place = (x - across, x + across, y + down, y - down)
-        axes.imshow(image, "gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=place)
+        extent = (x - across, x + across, y + down, y - down)
+        axes.imshow(image, "gray", vmin=0, vmax=255, interpolation="nearest", aspect="auto", extent=extent)
         text = predicted if good else f"{truth}\n→ {predicted}"
         lines = [line if len(line) <= 16 else f"{line[:15]}…" for line in text.split("\n")[:2]]
         colour = ACCENT if good else BAD

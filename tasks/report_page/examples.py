@@ -37,19 +37,19 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
         return ()
     names = [f"{FEATURE}{column.name}" for column in version.table.raw.columns]
     longest = _LONGEST if version.text is None else _LONGEST_TEXT
-    found: dict[int, tuple[str, ...]] = {}
+    texts_by_row: dict[int, tuple[str, ...]] = {}
     first = 0
     for part in read_parts(version, "test", names):
         here = [row for row in rows if first <= row < first + len(part)]
         values = _readable(
             part.take(pa.array([row - first for row in here], pa.int64())).select(names)
         ).to_pylist()
-        found |= {
-            row: tuple(_text(one[name], longest) for name in names)
-            for row, one in zip(here, values, strict=True)
+        texts_by_row |= {
+            row: tuple(_text(row_values[name], longest) for name in names)
+            for row, row_values in zip(here, values, strict=True)
         }
         first += len(part)
-    return tuple(found[row] for row in rows)
+    return tuple(texts_by_row[row] for row in rows)
 
 
 def _readable(rows: pa.Table) -> pa.Table:

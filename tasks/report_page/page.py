@@ -100,8 +100,12 @@ def _time_context(inputs: ReportInputs) -> dict[str, Any]:
     bars = [("The whole run", whole)] + ([("Training alone", training)] if training != whole else [])
     return {
         "time_bars": [
-            {"title": title, "parts": tables.goodput_parts(one, colours), "total": tables.total_seconds(one)}
-            for title, one in bars
+            {
+                "title": title,
+                "parts": tables.goodput_parts(goodput, colours),
+                "total": tables.total_seconds(goodput),
+            }
+            for title, goodput in bars
         ]
     }
 
@@ -140,7 +144,7 @@ def _data_context(dataset: DatasetVersion) -> dict[str, Any]:
     return {
         "splits": splits,
         "labels": list(zip(dataset.classes, *counts, strict=False)) if all(counts) else [],
-        "largest_count": max((max(one, default=0) for one in counts), default=0) or 1,
+        "largest_count": max((max(split_counts, default=0) for split_counts in counts), default=0) or 1,
         "dropped": Counter(dataset.dropped).most_common(),
     }
 

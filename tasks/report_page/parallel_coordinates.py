@@ -18,7 +18,7 @@ _AXIS_INCHES = 1.9
 
 def parallel_coordinates(search: Search, path: Path) -> Path:
     """Draw all trials with a score; the winner's line is thick, lines of trials that did not finish are dotted."""
-    results = {one.number: one for one in search.results if one.validation_loss is not None}
+    results = {result.number: result for result in search.results if result.validation_loss is not None}
     shown = [trial for trial in search.trials if trial.number in results]
     space = parse_space(search.space)
     columns = [
@@ -75,12 +75,12 @@ def _of_names(values: Sequence[Any]) -> Callable[[Any], float]:
 
 def _spread(labels: dict[str, float]) -> dict[str, float]:
     """Select labels that are far enough apart to be read: the lowest, the highest and some between."""
-    found: dict[str, float] = {}
-    ordered = sorted(labels.items(), key=lambda one: one[1])
+    selected: dict[str, float] = {}
+    ordered = sorted(labels.items(), key=lambda item: item[1])
     for text, height in [ordered[0], ordered[-1], *ordered]:
-        if all(abs(height - other) >= 1 / _TICKS for other in found.values()):
-            found[text] = height
-    return found
+        if all(abs(height - other) >= 1 / _TICKS for other in selected.values()):
+            selected[text] = height
+    return selected
 
 
 def _axis(axes: "Axes", at: int, column: _Column) -> None:

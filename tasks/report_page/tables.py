@@ -40,14 +40,14 @@ class Measured:
 
 def score_rows(evaluation: Evaluation, measures: Sequence[Measured]) -> tuple[ScoreRow, ...]:
     """`measures` and the recipe's metrics of both models on the same rows."""
-    one, other = evaluation.candidate, evaluation.champion
+    candidate, champion = evaluation.candidate, evaluation.champion
 
     def row(measure: Measured) -> ScoreRow:
-        value = float(getattr(one, measure.field))
+        value = float(getattr(candidate, measure.field))
         spell = percent if measure.share else number
-        if other is None or measure.of_candidate:
+        if champion is None or measure.of_candidate:
             return ScoreRow(measure.name, measure.note, spell(value), NOTHING, NOTHING, "", "plain")
-        before = float(getattr(other, measure.field))
+        before = float(getattr(champion, measure.field))
         change = value - before
         better = measure.higher_is_better
         return ScoreRow(

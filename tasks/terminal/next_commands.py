@@ -15,19 +15,19 @@ def next_commands(release: Release) -> tuple[tuple[str, str], ...]:
 
     For a release in an external store (`tracking.uri`), this home has nothing to predict with, roll back or open.
     """
-    place, model = home_to_read(), shlex.quote(release.model)
-    known = aliases(place, release.model, release.mlflow_run_id)
+    home, model = home_to_read(), shlex.quote(release.model)
+    known = aliases(home, release.model, release.mlflow_run_id)
     champion, previous = known.get(CHAMPION), known.get(PREVIOUS)
-    words = words_of_run(place, release.recipe, release.run_key)
+    words = words_of_run(home, release.recipe, release.run_key)
     score = f"evergreen predict {model} {words.row.upper()}S OUT.parquet"
-    plan = shlex.join(["evergreen", "plan", *arguments_of_run(place, release.recipe, release.run_key)])
+    plan = shlex.join(["evergreen", "plan", *arguments_of_run(home, release.recipe, release.run_key)])
     commands = [(plan, "what the next run would do, and why")]
     if champion:
         commands.insert(0, (score, f"score {words.row}s with the champion"))
     elif CHALLENGER in known:
         purpose = f"score {words.row}s with the challenger, as there is no champion"
         commands.insert(0, (f"{score} --alias {CHALLENGER}", purpose))
-    undone = previous is not None and ROLLED_BACK_TAG in tags_of_version(place, release.model, previous)
+    undone = previous is not None and ROLLED_BACK_TAG in tags_of_version(home, release.model, previous)
     if champion and previous and champion != previous and not undone:  # else the bad version would come back
         commands.append((f"evergreen rollback {model}", f"return to the champion before, version {previous}"))
     if known:

@@ -58,8 +58,8 @@ def _number(value: float, decimals: int = 4) -> str:
 
 def _speed(values: dict[str, float], words: RunWords) -> str:
     """Rows a second. A trainer's points count images or rows, in both cases the rows of the dataset."""
-    found = next(value for name, value in values.items() if name in _SPEEDS)
-    return f"{found:,.0f} {words.row}s/s"
+    speed = next(value for name, value in values.items() if name in _SPEEDS)
+    return f"{speed:,.0f} {words.row}s/s"
 
 
 @dataclass
@@ -137,8 +137,8 @@ class Bar:
         if "train/loss" in point.values:
             self._state["loss"] = _number(point.values["train/loss"], 3)
             self._state["speed"] = _speed(point.values, self.words)
-        if (found := point.values.get(f"validation/{self.words.metric}")) is not None:
-            self._state["metric"] = _number(found, 3)
+        if (metric := point.values.get(f"validation/{self.words.metric}")) is not None:
+            self._state["metric"] = _number(metric, 3)
         text = (
             f"loss {self._state['loss']}  val. {self.words.metric_word} {self._state['metric']}  "
             f"{self._state.get('speed', '')}"

@@ -71,7 +71,9 @@ class SearchProgress:
             return
         if self._task is None:
             self._task = self.bar.add_task("search", total=self.planned.search.size, said="")
-        losses = [one.validation_loss for one in self._results.values() if one.validation_loss is not None]
+        losses = [
+            result.validation_loss for result in self._results.values() if result.validation_loss is not None
+        ]
         best = f"  best validation loss {min(losses):.4g}" if losses else ""
         self.bar.update(
             self._task,

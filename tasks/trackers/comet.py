@@ -5,7 +5,6 @@ The user's environment and Comet's configuration files decide: `COMET_API_KEY`, 
 run is an offline experiment of Comet: each start of an interrupted run writes an archive, which `comet upload` uploads.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -16,12 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.trackers.base import RunInfo, Status
 from training.attempts.metrics import Point
-from training.storage.files import write_text
+from training.records import Record
+from training.storage.record_files import find_or_set_aside, write_record
 
 if TYPE_CHECKING:
     import comet_ml
 
 _KEY_LENGTH = 48  # characters of the run key that are the experiment's key; Comet takes 32 to 50
+
+
+class ArchivedSteps(Record):
+    """The content of `archived.json`; `last` has for each metric the last step that an archive of the run has."""
+
+    last: dict[str, int]
 
 
 class Comet:
@@ -33,6 +39,7 @@ class Comet:
         self._experiment: comet_ml.CometExperiment | None = None
         self._last: dict[str, int] = {}  # by metric: the last step that was logged
         self._archived = Path()  # file of these steps, for the next start of an offline experiment
+        self._owner = ""  # of that file's record: the name of the run's folder
 
     def begin(self, run: RunInfo) -> str:
         """Open the experiment: online, or offline without an API key.
@@ -41,7 +48,7 @@ class Comet:
         ConnectionError when Comet refuses the experiment.
         """
         folder = run.folder / "comet"
-        self._archived = folder / "archived.json"
+        self._archived, self._owner = folder / "archived.json", run.folder.name
         _prepare_process(folder / "unfinished")
         import comet_ml
 
@@ -59,12 +66,17 @@ class Comet:
         if not self._experiment.alive:
             raise ConnectionError(f"Comet did not accept the experiment {key}")
         offline = isinstance(self._experiment, comet_ml.OfflineExperiment)
-        self._last = _read(self._archived) if offline else _uploaded(comet_ml.API(), key)
+        self._last = self._archived_steps() if offline else _uploaded(comet_ml.API(), key)
         self._experiment.log_parameters(run.settings)
         self._experiment.log_others({"recipe": run.recipe, "run_key": run.run_key})
         if offline:
             return f"offline; `comet upload {shlex.quote(str(folder))}/*.zip` uploads it after the run"
         return str(self._experiment.url)
+
+    def _archived_steps(self) -> dict[str, int]:
+        """By metric: the last step in the archives of earlier starts; nothing if the file that says so is damaged."""
+        known = find_or_set_aside(self._archived, ArchivedSteps, self._owner)
+        return dict(known.last) if known is not None else {}
 
     def points(self, batch: Sequence[Point]) -> None:
         """Log the points that the experiment does not have yet."""
@@ -89,7 +101,7 @@ class Comet:
         self._experiment.log_other("status", status)
         self._experiment.end()
         if isinstance(self._experiment, comet_ml.OfflineExperiment):
-            write_text(self._archived, json.dumps(self._last))
+            write_record(self._archived, ArchivedSteps(last=self._last), self._owner)
 
 
 # Settings of Comet: no console output, code, state of Git, description of this machine or its use.
@@ -120,17 +132,12 @@ def _prepare_process(temporary: Path) -> None:
     os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")
 
 
-def _read(archived: Path) -> dict[str, int]:
-    last: dict[str, int] = json.loads(archived.read_text()) if archived.is_file() else {}
-    return last
-
-
 def _uploaded(api: "comet_ml.API", key: str) -> dict[str, int]:
     """By metric: the last step that Comet has. Comet would show a point twice if the point were sent twice."""
     last: dict[str, int] = {}
     experiment = api.get_experiment_by_key(key)
-    for found in (experiment.get_metrics() if experiment is not None else None) or ():
-        if found["step"] is not None:
-            name = found["metricName"]
-            last[name] = max(int(found["step"]), last.get(name, -1))
+    for point in (experiment.get_metrics() if experiment is not None else None) or ():
+        if point["step"] is not None:
+            name = point["metricName"]
+            last[name] = max(int(point["step"]), last.get(name, -1))
     return last

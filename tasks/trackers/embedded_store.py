@@ -47,7 +47,7 @@ class RunningRun(NamedTuple):
 class Schema(NamedTuple):
     """Revision of a store's tables; all revisions that the installed MLflow knows, and the newest of them."""
 
-    found: str
+    revision: str
     known: frozenset[str]
     newest: str
 
@@ -97,9 +97,9 @@ def champion_tags(home: Home, model: str) -> tuple[str | None, dict[str, str]]:
         return None, {}
     try:
         with opened(home) as store:
-            found = store.execute(_CHAMPION, (model,)).fetchone()
-            rows = store.execute(_VERSION_TAGS, (model, found[0])) if found else ()
-            return (str(found[0]), dict(rows)) if found else (None, {})
+            row = store.execute(_CHAMPION, (model,)).fetchone()
+            rows = store.execute(_VERSION_TAGS, (model, row[0])) if row else ()
+            return (str(row[0]), dict(rows)) if row else (None, {})
     except sqlite3.Error:
         return None, {}
 
@@ -121,8 +121,8 @@ def deleted_experiment(home: Home, name: str) -> str | None:
         return None
     try:
         with opened(home) as store:
-            found = store.execute(_DELETED, (name,)).fetchone()
-            return str(found[0]) if found else None
+            row = store.execute(_DELETED, (name,)).fetchone()
+            return str(row[0]) if row else None
     except sqlite3.Error:
         return None
 
@@ -134,9 +134,9 @@ def running(store: sqlite3.Connection) -> list[RunningRun]:
 
 def schema(store: sqlite3.Connection) -> Schema:
     """Revision of the store's tables, and the revisions that the installed MLflow knows."""
-    found = store.execute("select version_num from alembic_version").fetchone()
+    row = store.execute("select version_num from alembic_version").fetchone()
     known, replaced = _migrations()
-    return Schema(found[0] if found else "", known, next(iter(known - replaced), ""))
+    return Schema(row[0] if row else "", known, next(iter(known - replaced), ""))
 
 
 def moved_from(home: Home) -> Path | None:
@@ -151,7 +151,7 @@ def moved_from(home: Home) -> Path | None:
             locations = store.execute(_LOCATIONS).fetchall()
     except sqlite3.Error:
         return None
-    roots = (_lost_root(home, name, Path(unquote(urlsplit(place).path))) for name, place in locations)
+    roots = (_lost_root(home, name, Path(unquote(urlsplit(location).path))) for name, location in locations)
     return next((root for root in roots if root is not None), None)
 
 
@@ -182,24 +182,24 @@ def moved_remedy(home: Home, before: Path) -> str:
     return f"{back} ({make}ln -s {new} {old})."
 
 
-def _lost_root(home: Home, experiment: str, place: Path) -> Path | None:
-    """Root of another home in which `place` is the folder of `experiment`, if files are missing there; else None."""
-    if len(place.parents) < 2 or artifacts_of(Home(place.parents[1]), experiment) != place:
+def _lost_root(home: Home, experiment: str, folder: Path) -> Path | None:
+    """Root of another home in which `folder` is the folder of `experiment`, if files are missing there; else None."""
+    if len(folder.parents) < 2 or artifacts_of(Home(folder.parents[1]), experiment) != folder:
         return None  # not a folder that Evergreen chose
     came_along = artifacts_of(home, experiment)
-    if came_along.resolve() == place.resolve():
+    if came_along.resolve() == folder.resolve():
         return None
-    lost = not place.is_dir() or any(not (place / one.name).exists() for one in came_along.glob("*"))
-    return place.parents[1] if lost else None
+    lost = not folder.is_dir() or any(not (folder / entry.name).exists() for entry in came_along.glob("*"))
+    return folder.parents[1] if lost else None
 
 
 def _migrations() -> tuple[frozenset[str], frozenset[str]]:
     """All revisions that the installed MLflow knows, and the revisions that a later revision replaces."""
     package = find_spec("mlflow")
-    places = list(package.submodule_search_locations or ()) if package else []
+    folders = list(package.submodule_search_locations or ()) if package else []
     known: set[str] = set()
     replaced: set[str] = set()
-    for file in (file for place in places for file in (Path(place) / _MIGRATIONS).glob("*.py")):
+    for file in (file for folder in folders for file in (Path(folder) / _MIGRATIONS).glob("*.py")):
         for down, value in _REVISION.findall(file.read_text(encoding="utf-8")):
             (replaced if down else known).update(re.findall(r"[\"'](\w+)[\"']", value))
     return frozenset(known), frozenset(replaced)

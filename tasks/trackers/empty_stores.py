@@ -132,8 +132,8 @@ def _stem(kind: StoreKind) -> str:
     The file name of a migration begins with its revision.
     """
     spec = find_spec(kind.package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    names = sorted(file.name for place in places for file in (Path(place) / kind.migrations).glob("*.py"))
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    names = sorted(file.name for folder in folders for file in (Path(folder) / kind.migrations).glob("*.py"))
     return f"{kind.package}-{version(kind.package)}-{digest_json(names)[:12]}"
 
 

@@ -66,19 +66,19 @@ class FanOut:
     def _next_batch(self) -> tuple[list[Point], Status | None]:
         """Wait for a point, then return all queued points; with the final status of the run once the run has ended."""
         batch: list[Point] = []
-        found: Point | Status = self._waiting.get()
-        while isinstance(found, Point):
+        item: Point | Status = self._waiting.get()
+        while isinstance(item, Point):
             values = {
-                name: value for name, value in found.values.items() if (found.step, name) not in self._sent
+                name: value for name, value in item.values.items() if (item.step, name) not in self._sent
             }
-            self._sent |= {(found.step, name) for name in values}
+            self._sent |= {(item.step, name) for name in values}
             if values:
-                batch.append(found.model_copy(update={"values": values}))
+                batch.append(item.model_copy(update={"values": values}))
             try:
-                found = self._waiting.get_nowait()
+                item = self._waiting.get_nowait()
             except Empty:
                 return batch, None
-        return batch, found
+        return batch, item
 
 
 @contextmanager

@@ -63,7 +63,7 @@ def open_run(
 
 def _find_or_create(client: "MlflowClient", experiment_id: str, plan: RunPlan) -> "Run":
     """The run with this run key, after the removal of any twin."""
-    if not (found := _runs_of_key(client, experiment_id, plan)):
+    if not (runs := _runs_of_key(client, experiment_id, plan)):
         tags = {
             RUN_KEY_TAG: plan.run_key,
             RECIPE_TAG: plan.recipe.name,
@@ -71,8 +71,8 @@ def _find_or_create(client: "MlflowClient", experiment_id: str, plan: RunPlan) -
             **origin_tags(plan),
         }
         client.create_run(experiment_id, run_name=f"{plan.recipe.name}-{plan.run_key[:8]}", tags=tags)
-        found = _runs_of_key(client, experiment_id, plan)
-    opened, *twins = found
+        runs = _runs_of_key(client, experiment_id, plan)
+    opened, *twins = runs
     for twin in twins:
         client.delete_run(twin.info.run_id)
     return opened
@@ -109,17 +109,17 @@ def experiment_name(plan: RunPlan) -> str:
 def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
     name = experiment_name(plan)
-    found = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
-    if found.lifecycle_stage == _DELETED:
-        raise _deleted(plan, found.experiment_id)
-    return str(found.experiment_id)
+    experiment = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
+    if experiment.lifecycle_stage == _DELETED:
+        raise _deleted(plan, experiment.experiment_id)
+    return str(experiment.experiment_id)
 
 
 def check_experiment(client: "MlflowClient", plan: RunPlan) -> None:
     """Raises :class:`SettingError` when the run's experiment was deleted; creates no experiment."""
-    found = client.get_experiment_by_name(experiment_name(plan))
-    if found is not None and found.lifecycle_stage == _DELETED:
-        raise _deleted(plan, found.experiment_id)
+    experiment = client.get_experiment_by_name(experiment_name(plan))
+    if experiment is not None and experiment.lifecycle_stage == _DELETED:
+        raise _deleted(plan, experiment.experiment_id)
 
 
 def check_version(client: "MlflowClient", plan: RunPlan) -> None:
@@ -130,9 +130,9 @@ def check_version(client: "MlflowClient", plan: RunPlan) -> None:
     from mlflow.exceptions import MlflowException
     from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND, ErrorCode
 
-    found = client.get_experiment_by_name(experiment_name(plan))
+    experiment = client.get_experiment_by_name(experiment_name(plan))
     try:
-        client.search_logged_models([] if found is None else [found.experiment_id], max_results=1)
+        client.search_logged_models([] if experiment is None else [experiment.experiment_id], max_results=1)
     except MlflowException as error:
         if error.error_code != ErrorCode.Name(ENDPOINT_NOT_FOUND):
             raise
@@ -163,12 +163,12 @@ def _deleted(plan: RunPlan, experiment_id: str) -> SettingError:
 def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experiment":
     from mlflow.exceptions import MlflowException
 
-    place = None
+    location = None
     if not (plan.settings.tracking.uri or "").startswith("http"):
         # With a bare database MLflow would write artifacts under the working directory; a server has its own root.
-        place = artifacts_of(Home(Path(plan.home)), name).as_uri()
+        location = artifacts_of(Home(Path(plan.home)), name).as_uri()
     try:
-        client.create_experiment(name, artifact_location=place)
+        client.create_experiment(name, artifact_location=location)
     except MlflowException as error:
         # Another run created it first, or an answer was lost and MLflow's client repeated the request.
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -206,8 +206,8 @@ def close_killed(client: "MlflowClient", plan: RunPlan) -> None:
         f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
         f"and tags.`{HOME_TAG}` = '{home_of(plan)}'"
     )
-    places = [one.experiment_id for one in all_pages(client.search_experiments)]
-    for run in all_pages(client.search_runs, places, ours):
+    experiment_ids = [experiment.experiment_id for experiment in all_pages(client.search_experiments)]
+    for run in all_pages(client.search_runs, experiment_ids, ours):
         if run.data.tags.get(RUN_KEY_TAG) != plan.run_key:
             client.set_terminated(run.info.run_id, "KILLED")
 

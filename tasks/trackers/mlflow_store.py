@@ -63,17 +63,17 @@ def connect(uri: str | None, home: Home) -> "MlflowClient":
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     # This logger prints a traceback of errors that MLflow then raises: a full disk, a locked file.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    place = uri or home.mlflow_uri
+    address = uri or home.mlflow_uri
     if not uri:
         copy_empty(MLFLOW, store_file(home))
     try:
-        place = _without_credentials(place)
-        mlflow.set_tracking_uri(place)
-        mlflow.set_registry_uri(place)
-        client = mlflow.MlflowClient(tracking_uri=place, registry_uri=place)
+        address = _without_credentials(address)
+        mlflow.set_tracking_uri(address)
+        mlflow.set_registry_uri(address)
+        client = mlflow.MlflowClient(tracking_uri=address, registry_uri=address)
         client.search_experiments(max_results=1)
     except (MlflowException, SQLAlchemyError, ImportError, ValueError) as error:
-        raise _unusable(place, error) from error
+        raise _unusable(address, error) from error
     return client
 
 
@@ -131,10 +131,10 @@ def _set_credentials(given: dict[str, str]) -> None:
                 os.environ |= {name: own} if own is not None else {}
 
 
-def _unusable(place: str, error: Exception) -> EvergreenError:
-    """The error that says why the store at `place` can't be used, and what to do."""
-    shown, reason = redact(place), redact(str(getattr(error, "message", error)).partition("\n")[0])
-    scheme = place.partition(":")[0]
+def _unusable(address: str, error: Exception) -> EvergreenError:
+    """The error that says why the store at `address` can't be used, and what to do."""
+    shown, reason = redact(address), redact(str(getattr(error, "message", error)).partition("\n")[0])
+    scheme = address.partition(":")[0]
     if scheme in ("http", "https"):
         return _server_says_no(shown, reason, error)
     if scheme.partition("+")[0] == "sqlite":

@@ -13,11 +13,11 @@ PAGE_SIZE = 1000  # the largest page that a server allows for every kind of enti
 
 def all_pages(search: "Callable[..., PagedList[Entity]]", *given: Any, **named: Any) -> list[Entity]:
     """All results, over all pages, of `search`, a method of MLflow's client, with these arguments."""
-    found: list[Entity] = []
+    entities: list[Entity] = []
     token: str | None = None
     while True:
         page = search(*given, **named, max_results=PAGE_SIZE, page_token=token)
-        found += page
+        entities += page
         token = page.token
         if not token:
-            return found
+            return entities

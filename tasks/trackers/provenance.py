@@ -51,9 +51,9 @@ def parent_tags(plan: RunPlan) -> dict[str, str]:
     """Tags with the version or file whose weights the run starts from; empty for a run from new weights."""
     if plan.initial is None:
         return {}
-    one = plan.initial
-    parent = f"{_VERSION}{one.model}/{one.version}" if one.version else one.reference
-    return {PARENT_TAG: parent, PARENT_WEIGHTS_TAG: one.digest}
+    initial = plan.initial
+    parent = f"{_VERSION}{initial.model}/{initial.version}" if initial.version else initial.reference
+    return {PARENT_TAG: parent, PARENT_WEIGHTS_TAG: initial.digest}
 
 
 def parent_in(tags: Mapping[str, str]) -> InitialWeights | None:
@@ -128,7 +128,8 @@ def _schema(version: DatasetVersion) -> dict[str, Any]:
     elif version.table is not None:
         features = version.table.raw.columns
         columns = [
-            ColSpec(DataType[_TYPES[one.kind]], one.name, required=not one.missing) for one in features
+            ColSpec(DataType[_TYPES[column.kind]], column.name, required=not column.missing)
+            for column in features
         ]
         target = DataType.string if version.classes else DataType.double
         columns.append(ColSpec(target, version.table.target))
@@ -144,7 +145,7 @@ def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
         profile["image"] = f"uint8, {channels} x {height} x {width} (channels, height, width)"
     elif split == "train":
         profile["missing_values"] = {
-            one.name: one.missing for one in version.table.raw.columns if one.missing
+            column.name: column.missing for column in version.table.raw.columns if column.missing
         }
     if version.classes:
         profile["rows_by_class"] = dict(zip(version.classes, version.label_counts[split], strict=True))

@@ -50,13 +50,13 @@ def open_search(client: "MlflowClient", search: Search, plan: RunPlan) -> str:
     find = partial(
         all_pages, client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"]
     )
-    if not (found := find()):
+    if not (runs := find()):
         tags = {SEARCH_TAG: search.key, "evergreen.recipe": search.recipe, HOME_TAG: home_of(plan)}
         name = f"{search.recipe}-search-{search.key[:8]}"
         client.create_run(experiment_id, run_name=name, tags=tags | origin_tags(plan))
-        found = find()
+        runs = find()
     opened, *twins = (
-        found  # twins: the answer to the request that created the run was lost, and MLflow repeated it
+        runs  # twins: the answer to the request that created the run was lost, and MLflow repeated it
     )
     for twin in twins:
         client.delete_run(twin.info.run_id)

@@ -34,7 +34,7 @@ def finished(run: Evidence) -> Outcome:
     """A finished run has the outputs of every step. For an unfinished run, the outcome names the next step."""
     made = {
         "train": (run.paths.model / "trained.json").is_file(),
-        "evaluate": any((one / EVALUATION).is_file() for one in comparison_folders(run.paths)),
+        "evaluate": any((folder / EVALUATION).is_file() for folder in comparison_folders(run.paths)),
         "register": run.is_finished or _is_registered(run),
         "report": run.paths.report.is_file(),
     }
@@ -86,7 +86,9 @@ def records_agree(run: Evidence) -> Outcome:
     with suppress(NoEvidence):  # the dataset may have been removed since
         pairs["train_rows"] = (release.train_rows, run.dataset.rows("train"))
         pairs["test_rows"] = (release.test_rows, run.dataset.rows("test"))
-    wrong = [f"{name} is {one}, elsewhere {other}" for name, (one, other) in pairs.items() if one != other]
+    wrong = [
+        f"{name} is {value}, elsewhere {other}" for name, (value, other) in pairs.items() if value != other
+    ]
     if release.verdict.promote and release.alias == "challenger":
         wrong.append("the verdict is to promote, and the alias challenger")
     return judged(wrong, f"{len(pairs)} facts agree in release.json, trained.json and the dataset")
@@ -101,11 +103,11 @@ def verdict_recorded(run: Evidence) -> Outcome:
     word = "promote" if verdict.promote else "keep"
     # The version of another home that made the same model keeps that home's verdict.
     client, model = run.store.client, run.store.plan.model
-    for one in run.versions:
-        if is_judged_elsewhere(client, run.home, model, str(one.version)):
+    for version in run.versions:
+        if is_judged_elsewhere(client, run.home, model, str(version.version)):
             continue
-        if (said := one.tags.get("evergreen.verdict")) != word:
-            wrong.append(f"version {one.version} says {said}, release.json {word}")
+        if (said := version.tags.get("evergreen.verdict")) != word:
+            wrong.append(f"version {version.version} says {said}, release.json {word}")
     return judged(wrong, f"{word} in release.json, in MLflow's verdict.json and on the version")
 
 
@@ -127,7 +129,8 @@ def verdict_follows(run: Evidence) -> Outcome:
     passed = [f"{rule.name} {'passed' if rule.passed else 'failed'}" for rule in again.rules]
     recorded = verdict.model_dump(mode="json", exclude_unset=True)
     same = any(
-        _of_record(one.model_dump(mode="json"), recorded) == recorded for one in (again, *_of_champion(again))
+        _of_record(variant.model_dump(mode="json"), recorded) == recorded
+        for variant in (again, *_of_champion(again))
     )
     other_words = has_first_rules(verdict) or has_earlier_words(verdict)
     if same or (other_words and _decision(again) == _decision(verdict)):
@@ -188,7 +191,7 @@ def scores_follow(run: Evidence) -> Outcome:
         # A difference of mean errors is rounded as these errors are.
         scale = max(1.0, *(look.reference_error for look in run.release.verdict.looks))
         wrong = _wrong(pairs, _is_same) + _wrong(
-            looks, lambda one, other: is_close(one / scale, other / scale)
+            looks, lambda recorded, computed: is_close(recorded / scale, computed / scale)
         )
     figure = problem.figure(evaluation.candidate)
     return judged(wrong, f"{problem.metric_word} {figure} on {len(labels):,} rows")
@@ -209,8 +212,8 @@ def _wrong(pairs: Pairs, agree: Callable[[float, float], bool]) -> list[str]:
     ]
 
 
-def _is_same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
+def _is_same(recorded: float, computed: float) -> bool:
+    return math.isclose(recorded, computed, rel_tol=_SAME, abs_tol=_SAME)
 
 
 def _is_recorded_elsewhere(run: Evidence) -> bool:
@@ -224,9 +227,9 @@ def _is_recorded_elsewhere(run: Evidence) -> bool:
         return True
     alike = versions_with_weights(store.client, store.plan.model, digest)
     return any(
-        int(one.version) < int(run.release.version)
-        or (str(one.version) == run.release.version and not store.is_ours(one))
-        for one in alike
+        int(version.version) < int(run.release.version)
+        or (str(version.version) == run.release.version and not store.is_ours(version))
+        for version in alike
     )
 
 

@@ -20,12 +20,12 @@ def on_record(run: Evidence) -> Outcome:
     if not attempts:
         trained = (run.paths.model / "trained.json").is_file()
         raise NoEvidence("no attempt is on record", ok=False if trained else None)
-    numbers = [(one.number, one.group) for one in attempts]
+    numbers = [(attempt.number, attempt.group) for attempt in attempts]
     problems = [f"attempt {b[0]}.{b[1]} follows {a[0]}.{a[1]}" for a, b in pairwise(numbers) if b <= a]
     problems += [
-        f"attempt {_name(one)} began at step {one.first_step}, but only step {one.reached} was reached"
-        for one in attempts
-        if not 0 <= one.first_step <= one.reached
+        f"attempt {_name(attempt)} began at step {attempt.first_step}, but only step {attempt.reached} was reached"
+        for attempt in attempts
+        if not 0 <= attempt.first_step <= attempt.reached
     ]
     # With an object store, earlier attempts may be on the record of another machine, which this machine lacks.
     is_whole = run.plan.settings.storage.url is None or attempts[0].number == 1
@@ -34,7 +34,7 @@ def on_record(run: Evidence) -> Outcome:
     fence = run.paths.fence.read_text(encoding="utf-8") if run.paths.fence.is_file() else "none"
     if not _is_behind(max(numbers), fence):
         problems.append(f"attempt {max(numbers)[0]}.{max(numbers)[1]} began, but the fence is {fence}")
-    return judged(problems, f"{few([_name(one) for one in attempts])}; fence {fence}")
+    return judged(problems, f"{few([_name(attempt) for attempt in attempts])}; fence {fence}")
 
 
 def computed_twice(run: Evidence) -> Outcome:
@@ -49,7 +49,7 @@ def computed_twice(run: Evidence) -> Outcome:
         return Outcome(True, "one attempt, which computed each step once")
     interval, why = _interval(run)
     slack = min(interval, math.ceil(_BEAT_S * _steps_per_s(run)) or 1)
-    again = {_name(one): one.reached - one.first_step for one in run.attempts[1:]}
+    again = {_name(attempt): attempt.reached - attempt.first_step for attempt in run.attempts[1:]}
     problems = [
         f"attempt {name} repeated {steps} steps" for name, steps in again.items() if steps > interval + slack
     ]
@@ -80,7 +80,7 @@ def _recoveries(run: Evidence) -> Iterator[tuple[int, float]]:
     Attempts that were stopped on purpose are left out.
     """
     for failure in run.failures:
-        following = [one for one in run.attempts if one.number > failure.number]
+        following = [attempt for attempt in run.attempts if attempt.number > failure.number]
         if following and not _is_on_purpose(failure):
             yield failure.number, following[0].ready - failure.at
 
@@ -89,7 +89,7 @@ def _without_record(run: Evidence) -> list[int]:
     """Attempts that a later attempt followed although no failure of theirs is on record."""
     failed = {failure.number for failure in run.failures}
     newest = run.attempts[-1].number if run.attempts else 0
-    return sorted({one.number for one in run.attempts} - failed - {newest})
+    return sorted({attempt.number for attempt in run.attempts} - failed - {newest})
 
 
 def _is_on_purpose(failure: Failure) -> bool:
@@ -100,17 +100,17 @@ def _interval(run: Evidence) -> tuple[int, str]:
     """The largest possible number of steps between two checkpoints, and the rule that limits it."""
     settings = run.plan.settings
     if run.steps.thinned:  # checkpoints hold whole blocks of rounds, and none is due at the end of an epoch
-        block, found = ROUNDS_PER_BLOCK, [(run.steps.total, "the end of training")]
+        block, limits = ROUNDS_PER_BLOCK, [(run.steps.total, "the end of training")]
     else:
-        block, found = 1, [(run.steps.per_epoch, "the end of an epoch")]
+        block, limits = 1, [(run.steps.per_epoch, "the end of an epoch")]
     if settings.data.feed != "stream":  # which can resume only at the start of an epoch
         if (every := settings.checkpoint.every_steps) is not None:
-            found.append((every, f"checkpoint.every_steps {every}"))
+            limits.append((every, f"checkpoint.every_steps {every}"))
         if speed := _steps_per_s(run):
             every_s = settings.checkpoint.every_s
             steps = math.ceil(speed * every_s) + 1  # a save request takes effect one step later
-            found.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
-    steps, why = min(found)
+            limits.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
+    steps, why = min(limits)
     return -(-steps // block) * block, why
 
 

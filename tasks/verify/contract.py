@@ -11,14 +11,16 @@ from training.storage.files import canonical_json
 from training.trainers.base import trainer_named
 
 
-def check_same_contract(one: Evidence, other: Evidence) -> None:
+def check_same_contract(run: Evidence, other: Evidence) -> None:
     """Raises :class:`NoEvidence`, which names the differences, when the two runs need not have the same bits."""
-    ours, theirs = (_ingredients(run) for run in (one, other))
+    ours, theirs = (_ingredients(evidence) for evidence in (run, other))
     if different := changes(theirs, ours):
         raise NoEvidence(f"not comparable, different ingredients: {few(different)}")
     for conditions in (_of_checkpoints, _of_attempts):
-        if len(found := conditions(one) | conditions(other)) > 1:
-            raise NoEvidence(f"not comparable, computed under different conditions: {few(sorted(found))}")
+        if len(descriptions := conditions(run) | conditions(other)) > 1:
+            raise NoEvidence(
+                f"not comparable, computed under different conditions: {few(sorted(descriptions))}"
+            )
 
 
 def unless_permitted(outcome: Outcome, *runs: Evidence) -> Outcome:
@@ -49,11 +51,11 @@ def _ingredients(run: Evidence) -> dict[str, object]:
 
 
 def _of_checkpoints(run: Evidence) -> set[str]:
-    found = set()
+    contracts = set()
     for file in run.paths.checkpoints.glob(f"*/{MANIFEST}"):
         with suppress(OSError, DataError):  # I7 reports a damaged manifest
-            found.add(canonical_json(read_manifest(file.parent).contract))
-    return found
+            contracts.add(canonical_json(read_manifest(file.parent).contract))
+    return contracts
 
 
 def _of_attempts(run: Evidence) -> set[str]:

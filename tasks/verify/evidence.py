@@ -51,9 +51,9 @@ class Evidence:
     @cached_property
     def trained(self) -> TrainedModel:
         """The record of the finished training."""
-        found = self._record(self.paths.model / TRAINED, TrainedModel, "training is not finished")
+        record = self._record(self.paths.model / TRAINED, TrainedModel, "training is not finished")
         file = trainer_named(self.plan.settings.trainer).MODEL_FILE  # the home may have moved since
-        return found.model_copy(update={"weights": str(self.paths.model / file)})
+        return record.model_copy(update={"weights": str(self.paths.model / file)})
 
     @cached_property
     def release(self) -> Release:
@@ -112,14 +112,14 @@ class Evidence:
     @cached_property
     def steps(self) -> Steps:
         """The optimizer steps and metric points that data and settings imply."""
-        found = Steps.of(self.plan.settings, len(self.learn), self.world_size, self._epochs())
-        if not found.total:
+        steps = Steps.of(self.plan.settings, len(self.learn), self.world_size, self._epochs())
+        if not steps.total:
             raise NoEvidence("the rows give no whole batch, which training refuses")
-        if self._has_earlier_steps(found):
+        if self._has_earlier_steps(steps):
             raise NoEvidence("an earlier version of Evergreen divided the rows into other steps")
-        return found
+        return steps
 
-    def _has_earlier_steps(self, found: Steps) -> bool:
+    def _has_earlier_steps(self, steps: Steps) -> bool:
         """Whether the run is of an earlier version, whose last step of an epoch could have a row for each worker."""
         code = self.plan.ingredients.get("code", {})
         if all(
@@ -127,7 +127,7 @@ class Evidence:
             for module in (sample_order, rows)
         ):
             return False
-        return replace(self.order, number_of_parts=1).steps_per_epoch != found.per_epoch
+        return replace(self.order, number_of_parts=1).steps_per_epoch != steps.per_epoch
 
     def _epochs(self) -> int:
         """Epochs of the training: those of the settings, or fewer if its validation losses end it early."""
@@ -181,7 +181,11 @@ class Evidence:
         named = None
         with suppress(NoEvidence):
             named = self.release.version
-        return [one for one in self.store.versions if str(one.version) == named or self.store.is_ours(one)]
+        return [
+            version
+            for version in self.store.versions
+            if str(version.version) == named or self.store.is_ours(version)
+        ]
 
     def _record(self, file: "Path", kind: type[R], absent: str) -> R:
         try:

@@ -62,7 +62,7 @@ def checkpoints(run: Evidence) -> Outcome:
     folders = sorted(run.paths.checkpoints.glob("step-*"))
     problems = [problem for folder in folders for problem in _wrong_with_checkpoint(run, folder)]
     return judged(
-        problems, f"sha256 of {len(folders)}: {', '.join(one.name for one in folders) or 'none kept'}"
+        problems, f"sha256 of {len(folders)}: {', '.join(folder.name for folder in folders) or 'none kept'}"
     )
 
 
@@ -110,24 +110,28 @@ def initial_weights(run: Evidence) -> Outcome:
     if not file.is_file():
         raise NoEvidence(f"{file} is missing", ok=False if run.attempts else None)
     try:
-        found = digest_of_file(file)
+        digest = digest_of_file(file)
     except DataError as error:
         return Outcome(False, str(error))
     wanted = {"the plan": initial.digest, "the run key": run.plan.ingredients.get("initial_weights")}
     wrong = [
-        f"{file}: weights {found[:16]}, not those of {where}" for where, one in wanted.items() if one != found
+        f"{file}: weights {digest[:16]}, not those of {where}"
+        for where, expected in wanted.items()
+        if expected != digest
     ]
-    return judged(wrong, f"{found[:16]}, as planned: {initial.name}")
+    return judged(wrong, f"{digest[:16]}, as planned: {initial.name}")
 
 
 def nothing_half_done(run: Evidence) -> Outcome:
     """No temporary file and no half-deleted folder is left of the run, its data and its artifacts."""
-    found = sorted(
-        {left for place in _places(run) for pattern in _HALF_DONE for left in place.rglob(pattern)}
+    leftovers = sorted(
+        {left for folder in _places(run) for pattern in _HALF_DONE for left in folder.rglob(pattern)}
     )
-    if found and run.is_finished and is_at_work(run, run.plan.recipe.name):
-        raise NoEvidence(f"a process works on recipe {run.plan.recipe.name}, and may be writing {few(found)}")
-    return judged([f"{left} is left" for left in found], "no *.tmp, no *.removed")
+    if leftovers and run.is_finished and is_at_work(run, run.plan.recipe.name):
+        raise NoEvidence(
+            f"a process works on recipe {run.plan.recipe.name}, and may be writing {few(leftovers)}"
+        )
+    return judged([f"{left} is left" for left in leftovers], "no *.tmp, no *.removed")
 
 
 def _damage(file: Path, kind: type[Record], owner: str) -> str:
@@ -142,7 +146,7 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
     try:
         manifest = read_manifest(folder)
         state = folder / STATE
-        found = {
+        actual = {
             "format": FORMAT,
             "run_key": run.plan.run_key,
             "step": int(folder.name.removeprefix("step-")),
@@ -153,7 +157,7 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
     except (OSError, ValueError, DataError) as error:
         yield f"{folder.name}: {type(error).__name__}: {error}"
         return
-    for name, value in found.items():
+    for name, value in actual.items():
         if (said := getattr(manifest, name)) != value:
             yield f"{folder.name}: {name} is {value}, its manifest says {said}"
 
@@ -189,9 +193,9 @@ def _column_file(folder: Path, name: str) -> Path:
     return older if older.exists() else folder / f"{name}.npy"
 
 
-def _same(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+def _same(array: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
     """Whether the arrays have the same values; missing values of a table are NaN."""
-    return np.array_equal(one, other, equal_nan=np.issubdtype(one.dtype, np.floating))
+    return np.array_equal(array, other, equal_nan=np.issubdtype(array.dtype, np.floating))
 
 
 def _unpacked(version: DatasetVersion, split: Split) -> Path:
@@ -205,7 +209,10 @@ def _places(run: Evidence) -> Iterator[Path]:
         yield run.home.datasets / run.plan.recipe.name
         yield run.home.raw_rows(run.plan.recipe.name, run.plan.fingerprint)
         store = run.store
-        models = [store.client.get_model_version_download_uri(one.name, one.version) for one in run.versions]
+        models = [
+            store.client.get_model_version_download_uri(version.name, version.version)
+            for version in run.versions
+        ]
         for uri in (store.run.info.artifact_uri, *models):
             if uri.startswith("file:"):
                 yield Path(unquote(urlsplit(uri).path))

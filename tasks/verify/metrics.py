@@ -17,18 +17,18 @@ At = tuple[str, int]  # a metric's name and a step
 
 def in_file(run: Evidence) -> Outcome:
     """The run's file has each point that the steps imply exactly once."""
-    found = Counter((name, point.step) for point in run.points for name in point.values)
-    return judged(_misplaced(run, found), _counted(run, found))
+    counts = Counter((name, point.step) for point in run.points for name in point.values)
+    return judged(_misplaced(run, counts), _counted(run, counts))
 
 
 def in_mlflow(run: Evidence) -> Outcome:
     """MLflow has each point that the steps imply exactly once."""
     history = run.store.history
     final = run.release.metrics if run.is_finished else {}  # checked by `final_numbers`
-    found = Counter(
-        (name, one.step) for name, points in history.items() if name not in final for one in points
+    counts = Counter(
+        (name, point.step) for name, points in history.items() if name not in final for point in points
     )
-    return judged(_misplaced(run, found), _counted(run, found))
+    return judged(_misplaced(run, counts), _counted(run, counts))
 
 
 def same_values(run: Evidence) -> Outcome:
@@ -52,7 +52,7 @@ def final_numbers(run: Evidence) -> Outcome:
         there = sorted(run.store.history.get(name, []), key=lambda point: point.timestamp)
         if not there:
             problems.append(f"{name} is not in MLflow")
-        elif any(one.value == other.value for one, other in pairwise(there)):
+        elif any(earlier.value == later.value for earlier, later in pairwise(there)):
             problems.append(f"{name} is in MLflow {len(there)} times")
         elif not _is_circumstantial(name) and not is_close(value, float(there[-1].value)):
             problems.append(f"{name} is {there[-1].value} in MLflow and {value} in release.json")
@@ -74,25 +74,25 @@ def same_as(run: Evidence, other: Evidence) -> Outcome:
         for name in numbers
         if not is_close(mine[name], others[name])
     ]
-    found = judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
-    return unless_permitted(found, run, other)
+    outcome = judged(problems, f"{len(ours)} points and {len(numbers)} final numbers")
+    return unless_permitted(outcome, run, other)
 
 
-def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
+def _misplaced(run: Evidence, counts: "Counter[At]") -> list[str]:
     """Points that are missing, duplicate, or at a step without points.
 
     In an unfinished run, points of the last step and of later steps may be missing.
     """
-    planned = _planned(run, {name for name, _ in found})
-    last = max((step for _, step in found), default=0)
+    planned = _planned(run, {name for name, _ in counts})
+    last = max((step for _, step in counts), default=0)
     due = planned if run.is_finished else {at for at in planned if at[1] < last}
     names = {name for name, _ in planned}
-    strange = {at for at in found.keys() - planned if at[0] in names}
+    strange = {at for at in counts.keys() - planned if at[0] in names}
     return [
-        *(f"{name} is missing at step {step}" for name, step in sorted(due - found.keys(), key=_by_step)),
+        *(f"{name} is missing at step {step}" for name, step in sorted(due - counts.keys(), key=_by_step)),
         *(
             f"{name} occurs {times} times at step {step}"
-            for (name, step), times in found.items()
+            for (name, step), times in counts.items()
             if times > 1
         ),
         *(
@@ -102,7 +102,7 @@ def _misplaced(run: Evidence, found: "Counter[At]") -> list[str]:
     ]
 
 
-def _planned(run: Evidence, found: set[str]) -> set[At]:
+def _planned(run: Evidence, recorded_names: set[str]) -> set[At]:
     """The points of a whole training, for the metrics that every run has and for others with the same prefixes."""
     metric = problem_named(run.plan.recipe.problem).metric
     at_intervals, at_epoch_ends = (
@@ -110,19 +110,19 @@ def _planned(run: Evidence, found: set[str]) -> set[At]:
     )
     often = {
         *at_intervals,
-        *(found & SPEEDS or SPEEDS),
-        *(name for name in found if name.startswith(("train/", "speed/"))),
+        *(recorded_names & SPEEDS or SPEEDS),
+        *(name for name in recorded_names if name.startswith(("train/", "speed/"))),
     }
-    seldom = {*at_epoch_ends, *(name for name in found if name.startswith("validation/"))}
+    seldom = {*at_epoch_ends, *(name for name in recorded_names if name.startswith("validation/"))}
     steps = run.steps
     return {(name, step) for name in often for step in steps.metric_points} | {
         (name, step) for name in seldom for step in steps.validation_points
     }
 
 
-def _counted(run: Evidence, found: "Counter[At]") -> str:
-    names = {name for name, _ in found}
-    return f"{len(found)} points of {len(names)} metrics, up to step {run.steps.total}"
+def _counted(run: Evidence, counts: "Counter[At]") -> str:
+    names = {name for name, _ in counts}
+    return f"{len(counts)} points of {len(names)} metrics, up to step {run.steps.total}"
 
 
 def _by_model(run: Evidence) -> dict[At, float]:
@@ -158,9 +158,9 @@ def _different(ours: dict[At, float], theirs: dict[At, float], where: str) -> li
     ]
 
 
-def is_close(one: float, other: float) -> bool:
+def is_close(value: float, other: float) -> bool:
     """Whether two numbers agree up to rounding: their forward passes may run on different numbers of threads."""
-    return math.isclose(one, other, rel_tol=_SAME, abs_tol=_SAME)
+    return math.isclose(value, other, rel_tol=_SAME, abs_tol=_SAME)
 
 
 def _by_step(at: At) -> tuple[int, str]:

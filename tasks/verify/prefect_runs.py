@@ -57,10 +57,10 @@ def configured(run: Evidence) -> Outcome:
     if server is None:
         return Outcome(True, "none is configured")
     try:
-        found = _active_there()
+        flow_runs = _active_there()
     except Exception as error:  # httpx, TLS and JSON raise many kinds
         raise NoEvidence(f"{server.url} does not answer ({type(error).__name__}: {error})") from error
-    states = {f"{one.name} ({one.id})": _is_alive(run, one) for one in found}
+    states = {f"{flow_run.name} ({flow_run.id})": _is_alive(run, flow_run) for flow_run in flow_runs}
     dead = [f"{name} is Running, and its process is gone" for name, alive in states.items() if alive is False]
     unsure = [name for name, alive in states.items() if alive is None]
     if unsure and not dead:
@@ -101,12 +101,12 @@ def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
     return None
 
 
-def _began(found: list[psutil.Process]) -> Iterator[float]:
+def _began(processes: list[psutil.Process]) -> Iterator[float]:
     """Start times of these processes and of their parents, in seconds since 1970."""
-    for one in found:
+    for process in processes:
         with suppress(psutil.Error):
-            yield one.create_time()
-            parent = one.parent()
+            yield process.create_time()
+            parent = process.parent()
             if parent is not None and parent.pid != 1:
                 yield parent.create_time()
 

@@ -29,17 +29,19 @@ _ROWS = 64
 
 def one_version(run: Evidence) -> Outcome:
     """The registry has exactly one version with the run key: the released version, with this run's weights."""
-    found = run.versions
-    listed = ", ".join(f"{one.version} ({one.tags.get(WEIGHTS_TAG, 'no weights')[:16]})" for one in found)
+    versions = run.versions
+    listed = ", ".join(
+        f"{version.version} ({version.tags.get(WEIGHTS_TAG, 'no weights')[:16]})" for version in versions
+    )
     if not run.is_finished:
         return Outcome(
-            None if len(found) < 2 else False, f"not finished; versions so far: {listed or 'none'}"
+            None if len(versions) < 2 else False, f"not finished; versions so far: {listed or 'none'}"
         )
     release = run.release
     right = (
-        len(found) == 1
-        and str(found[0].version) == release.version
-        and found[0].tags.get(WEIGHTS_TAG) == release.weights_digest
+        len(versions) == 1
+        and str(versions[0].version) == release.version
+        and versions[0].tags.get(WEIGHTS_TAG) == release.weights_digest
     )
     wanted = "" if right else f"; release.json names {release.version} ({release.weights_digest[:16]})"
     return Outcome(right, f"{release.model} version {listed or 'none'}{wanted}")
@@ -58,7 +60,7 @@ def alias(run: Evidence) -> Outcome:
         problems.append(
             f"champion is version {now[CHAMPION]}, the recorded decisions lead to {decided[CHAMPION]}"
         )
-    ours, should = (_aliases_of(release.version, one) for one in (now, decided))
+    ours, should = (_aliases_of(release.version, aliases) for aliases in (now, decided))
     if ours != should:
         problems.append(f"version {release.version} is {ours}, the recorded decisions lead to {should}")
     if late := _moved_late(run, decisions, now[CHAMPION]):
@@ -72,7 +74,7 @@ def alias(run: Evidence) -> Outcome:
 
 def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) -> str | None:
     """The problem when the champion was set in an earlier turn than the last move on record; None without problem."""
-    moves = [(one.turn, one.to) for one in decisions if one.turn is not None]
+    moves = [(decision.turn, decision.to) for decision in decisions if decision.turn is not None]
     if not moves or champion is None or moves[-1][1] == champion:
         return None
     text = version_tags(run.store.client, run.store.plan.model, champion).get(TURN_TAG, "")
@@ -102,34 +104,37 @@ def same_answers(run: Evidence) -> Outcome:
 
 
 def _decisions_on_record(run: Evidence) -> list[Decision]:
-    found = read_decisions(run.home, run.plan.model)
-    if not found.file.exists():
-        missing = f"no decision on record: {found.file} is missing"
+    lines = read_decisions(run.home, run.plan.model)
+    if not lines.file.exists():
+        missing = f"no decision on record: {lines.file} is missing"
         raise NoEvidence(missing, ok=None if run.store.shared else False)
-    if found.damage:
-        raise NoEvidence(f"{found.file} is damaged ({found.damage})", ok=False)
-    return found.records
+    if lines.damage:
+        raise NoEvidence(f"{lines.file} is damaged ({lines.damage})", ok=False)
+    return lines.records
 
 
 def replayed(decisions: list[Decision]) -> dict[str, str | None]:
     """The aliases after these decisions; a decision that is recorded twice after a crash has the effect of one."""
-    place: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
-    for one in decisions:
-        if one.action == "keep":
-            if one.why != NOT_AGAIN:
-                place[CHALLENGER] = one.candidate
+    aliases: dict[str, str | None] = {CHAMPION: None, CHALLENGER: None, PREVIOUS: None}
+    for decision in decisions:
+        if decision.action == "keep":
+            if decision.why != NOT_AGAIN:
+                aliases[CHALLENGER] = decision.candidate
             continue
-        if one.before is not None:
-            place[PREVIOUS] = one.before
-        place[CHAMPION] = one.to
-        if one.action == "promote" and place[CHALLENGER] == one.to:
-            place[CHALLENGER] = None
-    return place
+        if decision.before is not None:
+            aliases[PREVIOUS] = decision.before
+        aliases[CHAMPION] = decision.to
+        if decision.action == "promote" and aliases[CHALLENGER] == decision.to:
+            aliases[CHALLENGER] = None
+    return aliases
 
 
 def _is_decided(decisions: list[Decision], action: str, version: str) -> bool:
-    kept = any(one.candidate == version and (action == "keep" or one.why == NOT_AGAIN) for one in decisions)
-    return kept or any(one.to == version for one in decisions)
+    kept = any(
+        decision.candidate == version and (action == "keep" or decision.why == NOT_AGAIN)
+        for decision in decisions
+    )
+    return kept or any(decision.to == version for decision in decisions)
 
 
 def _aliases_of(version: str, aliases: dict[str, str | None]) -> str:

@@ -18,8 +18,11 @@ _SEGMENT = re.compile(r"torch_|psm_|sem\.|plasma|ray")
 
 def processes(run: Evidence) -> Outcome:
     """No helper process of a run of this home has outlived its run. Sockets close with their process."""
-    found = [f"{one.kind} {one.pid} ({one.age_s:.0f} s): {one.command[:80]}" for one in leftovers(run.home)]
-    return judged(found, "none left of this home, and so no socket")
+    descriptions = [
+        f"{process.kind} {process.pid} ({process.age_s:.0f} s): {process.command[:80]}"
+        for process in leftovers(run.home)
+    ]
+    return judged(descriptions, "none left of this home, and so no socket")
 
 
 def locks(run: Evidence) -> Outcome:
@@ -60,13 +63,13 @@ def shared_memory(run: Evidence) -> Outcome:
         raise NoEvidence(f"there is no {SHARED_MEMORY} here")
     began = run.paths.ingredients.stat().st_mtime
     ended = run.paths.release.stat().st_mtime if run.is_finished else float("inf")
-    found = []
+    segments = []
     for file in SHARED_MEMORY.iterdir():
         with suppress(OSError):  # the segment was removed in the meantime
             about = file.stat()
             if _SEGMENT.match(file.name) and about.st_uid == os.getuid() and began <= about.st_mtime <= ended:
-                found.append(file)
-    left = [f"{file} ({file.stat().st_size:,} bytes)" for file in found if not _is_open(file)]
+                segments.append(file)
+    left = [f"{file} ({file.stat().st_size:,} bytes)" for file in segments if not _is_open(file)]
     return judged(
         left, f"none in {SHARED_MEMORY} that this user wrote during the run and no process has open"
     )

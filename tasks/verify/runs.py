@@ -51,11 +51,11 @@ def find_run(text: str, home: Home) -> RunPaths:
     if named and home.runs(text).is_dir() and (newest := _newest_first(home.runs(text))):
         return newest[0]
     known = [run for recipe in sorted(home.runs("").glob("*")) for run in _newest_first(recipe)]
-    found = [run for run in known if text and _has_key(run, text)]
-    if len(found) == 1:
-        return found[0]
-    listed = ", ".join(f"{run.root.parent.name}/{run.root.name}" for run in found or known) or "none yet"
-    why = "several run keys begin like this" if found else "no such run folder, run key or recipe"
+    matching = [run for run in known if text and _has_key(run, text)]
+    if len(matching) == 1:
+        return matching[0]
+    listed = ", ".join(f"{run.root.parent.name}/{run.root.name}" for run in matching or known) or "none yet"
+    why = "several run keys begin like this" if matching else "no such run folder, run key or recipe"
     raise SettingError(f"run {text!r}: {why} in {home.root}. Runs: {listed}")
 
 

@@ -32,11 +32,11 @@ def mlflow_run(run: Evidence) -> Outcome:
 
 def others_running(run: Evidence) -> Outcome:
     """No other MLflow run of this home has the status RUNNING without a process that works on its recipe."""
-    ours = {one.info.run_id for one in run.store.runs_of_experiment}
-    running = [one for one in run.store.running if one.info.run_id not in ours]
+    ours = {tracked_run.info.run_id for tracked_run in run.store.runs_of_experiment}
+    running = [tracked_run for tracked_run in run.store.running if tracked_run.info.run_id not in ours]
     dead = [
-        f"{one.info.run_name} ({one.info.run_id}) is RUNNING, but no process works on it"
-        for one in running
-        if not is_at_work(run, one.data.tags.get("evergreen.recipe", ""))
+        f"{tracked_run.info.run_name} ({tracked_run.info.run_id}) is RUNNING, but no process works on it"
+        for tracked_run in running
+        if not is_at_work(run, tracked_run.data.tags.get("evergreen.recipe", ""))
     ]
     return judged(dead, f"{len(running) or 'none'} RUNNING")

@@ -44,13 +44,13 @@ class Store:
         """The MLflow run that release.json names, else the newest MLflow run with the run key."""
         if not self.runs:
             raise NoEvidence("MLflow has no run with this run key", ok=False)
-        return next((one for one in self.runs if one.info.run_id == self.released), self.runs[0])
+        return next((run for run in self.runs if run.info.run_id == self.released), self.runs[0])
 
     @property
     def runs_of_experiment(self) -> "list[Run]":
         """The runs of :attr:`runs` that are in the experiment of :attr:`run`; empty when MLflow has no such run."""
         experiments = {self.run.info.experiment_id} if self.runs else set()
-        return [one for one in self.runs if one.info.experiment_id in experiments]
+        return [run for run in self.runs if run.info.experiment_id in experiments]
 
     @cached_property
     def running(self) -> "list[Run]":
@@ -65,7 +65,9 @@ class Store:
     def versions(self) -> "list[ModelVersion]":
         """Versions of the registered model that carry the run key, of any home, oldest first."""
         wanted = f"name = '{self.plan.model}' and tags.`{RUN_KEY_TAG}` = '{self.plan.run_key}'"
-        return sorted(all_pages(self.client.search_model_versions, wanted), key=lambda one: int(one.version))
+        return sorted(
+            all_pages(self.client.search_model_versions, wanted), key=lambda version: int(version.version)
+        )
 
     def is_ours(self, version: "ModelVersion") -> bool:
         """Whether this home made the version. A version whose MLflow run names no home counts as this home's."""
@@ -104,8 +106,10 @@ class Store:
         return f"tags.`{HOME_TAG}` = '{self.home.identity}'"
 
     def _search(self, wanted: str) -> "list[Run]":
-        places = [one.experiment_id for one in all_pages(self.client.search_experiments)]
-        return all_pages(self.client.search_runs, places, wanted)
+        experiment_ids = [
+            experiment.experiment_id for experiment in all_pages(self.client.search_experiments)
+        ]
+        return all_pages(self.client.search_runs, experiment_ids, wanted)
 
 
 def open_store(plan: RunPlan, home: Home, release: Release | None) -> Store:

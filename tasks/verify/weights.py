@@ -17,8 +17,8 @@ from training.trainers.base import inspection_of
 
 def recorded(run: Evidence) -> Outcome:
     """The digest of the weights file, computed from its content, is the recorded digest."""
-    wanted, found = run.trained.weights_digest, digest_of(run)
-    return _compared(found, wanted, "trained.json")
+    wanted, digest = run.trained.weights_digest, digest_of(run)
+    return _compared(digest, wanted, "trained.json")
 
 
 def of_checkpoint(run: Evidence) -> Outcome:
@@ -44,8 +44,8 @@ def _checkpoint(run: Evidence, chosen: EpochMetrics) -> Path | None:
 
     A model of boosted trees has the trees of all rounds before, so any later checkpoint holds the first rounds, too.
     """
-    folders = {place.name: place for place in run.paths.checkpoints.glob("step-*")}
-    kept = {int(name[5:]): place for name, place in folders.items() if name[5:].isdecimal()}
+    folders = {folder.name: folder for folder in run.paths.checkpoints.glob("step-*")}
+    kept = {int(name[5:]): folder for name, folder in folders.items() if name[5:].isdecimal()}
     if run.steps.thinned:
         return kept[max(kept)] if kept and max(kept) >= chosen.step else None
     return kept.get(chosen.step)
@@ -57,9 +57,9 @@ def tagged(run: Evidence) -> Outcome:
     if not run.versions:
         raise NoEvidence("no version has this run key, see I2")
     wrong = [
-        f"version {one.version} names {one.tags.get(WEIGHTS_TAG, 'none')[:16]}, the file has {digest[:16]}"
-        for one in run.versions
-        if one.tags.get(WEIGHTS_TAG) != digest
+        f"version {version.version} names {version.tags.get(WEIGHTS_TAG, 'none')[:16]}, the file has {digest[:16]}"
+        for version in run.versions
+        if version.tags.get(WEIGHTS_TAG) != digest
     ]
     return judged(wrong, f"{digest[:16]} in {_versions(run)}")
 
@@ -75,8 +75,8 @@ def replayed(run: Evidence) -> Outcome:
 def same_as(run: Evidence, other: Evidence) -> Outcome:
     """The other run's weights are bit for bit the same, if the two runs are comparable."""
     check_same_contract(run, other)
-    found = _compared(digest_of(run), digest_of(other), other.paths.root.name)
-    return unless_permitted(found, run, other)
+    outcome = _compared(digest_of(run), digest_of(other), other.paths.root.name)
+    return unless_permitted(outcome, run, other)
 
 
 def digest_of(run: Evidence) -> str:
@@ -93,10 +93,10 @@ def digest_of(run: Evidence) -> str:
 
 
 def _versions(run: Evidence) -> str:
-    return ", ".join(f"version {one.version}" for one in run.versions)
+    return ", ".join(f"version {version.version}" for version in run.versions)
 
 
-def _compared(found: str, wanted: str, where: str) -> Outcome:
-    if found == wanted:
-        return Outcome(True, f"{found[:16]}, as in {where}")
-    return Outcome(False, f"{found[:16]}, but {wanted[:16]} in {where}")
+def _compared(digest: str, wanted: str, where: str) -> Outcome:
+    if digest == wanted:
+        return Outcome(True, f"{digest[:16]}, as in {where}")
+    return Outcome(False, f"{digest[:16]}, but {wanted[:16]} in {where}")

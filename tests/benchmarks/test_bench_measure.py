@@ -17,9 +17,9 @@ from benchmarks.harness.row import (
     Claim,
     DisagreementError,
     Outcome,
-    Place,
     Row,
     Score,
+    Workspace,
     check_agreement,
     check_scores,
 )
@@ -104,8 +104,8 @@ class Machine:
         self.accuracy = accuracy or {}
         self.count: dict[str, int] = {}
 
-    def __call__(self, row: Row, side: str, place: Place) -> Measured:
-        del place
+    def __call__(self, row: Row, side: str, workspace: Workspace) -> Measured:
+        del workspace
         number = self.count[side] = self.count.get(side, -1) + 1
         if number in self.failing.get(side, set()):
             raise SideError(f"{row.id} {side} ended with status 1:\ntrace")
@@ -243,7 +243,7 @@ adopt_orphans()
 with TreeMeter() as meter:
     subprocess.run([sys.executable, "-c", {_ORPHAN!r}], check=True)
     import time
-    while sum(one.cpu_s for one in descendants().values()) < 0.8:  # however long a busy machine takes
+    while sum(process.cpu_s for process in descendants().values()) < 0.8:  # however long a busy machine takes
         time.sleep(0.1)
 print(meter.cpu_s, meter.peak_mb, len(descendants()))
 """
@@ -276,10 +276,10 @@ def test_rows_and_claims_have_ids_of_their_own_and_known_sides() -> None:
 
 def test_every_row_of_the_table_is_there() -> None:
     wanted = [f"P{number}" for number in range(1, 18)] + ["G1", "G2", "N1", "N2", "N3", "N5", "N7"]
-    found = {claim.id for row in all_rows() for claim in row.claims}
+    ids = {claim.id for row in all_rows() for claim in row.claims}
     for row in wanted:
         # P1 matches P1a and P1b, P14 matches P14-rows and so on: a letter or a hyphen follows, never a digit.
-        assert any(claim.startswith(row) and not claim[len(row) :][:1].isdigit() for claim in found), row
+        assert any(claim.startswith(row) and not claim[len(row) :][:1].isdigit() for claim in ids), row
 
 
 def test_the_script_with_fsdp_gathers_the_units_that_evergreen_gathers() -> None:

@@ -51,7 +51,7 @@ def test_an_interrupted_run_goes_on(file: Path) -> None:
     assert "cores of" in line.machine
 
 
-def test_after_a_finished_run_all_is_measured_anew(file: Path) -> None:
+def test_after_a_finished_run_all_is_measured_again(file: Path) -> None:
     _measured(file, MET, finished=True)
     assert store.begin(file, "full", single_rows=False).rows == ()
 
@@ -125,9 +125,9 @@ def test_a_file_from_before_hooks_were_told_apart_is_read(file: Path) -> None:
 
 def test_lines_lie_in_the_order_of_their_ids_whatever_was_measured_first(file: Path) -> None:
     ids = ["N1", "P10", "P14-rows", "P14-memory", "P1b", "P2", "G1-vit", "P1a", "S1-2"]
-    made = _measured(file, *(MET.model_copy(update={"id": one}) for one in ids), finished=False)
-    found = [line.id for line in made.rows]
-    assert found == ["P1a", "P1b", "P2", "P10", "P14-rows", "P14-memory", "S1-2", "N1", "G1-vit"]
+    made = _measured(file, *(MET.model_copy(update={"id": claim_id}) for claim_id in ids), finished=False)
+    order = [line.id for line in made.rows]
+    assert order == ["P1a", "P1b", "P2", "P10", "P14-rows", "P14-memory", "S1-2", "N1", "G1-vit"]
 
 
 def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> None:
@@ -137,7 +137,7 @@ def test_rows_of_another_size_or_other_packages_are_not_mixed(file: Path) -> Non
     assert store.begin(file, "full", single_rows=True).rows == ()
 
 
-def test_rows_of_other_code_say_so_until_they_are_measured_anew(file: Path) -> None:
+def test_rows_of_other_code_say_so_until_they_are_measured_again(file: Path) -> None:
     made = _measured(file, MET, MISSED, finished=True)
     older = [line.model_copy(update={"code": "0ther", "date": "2026-01-02"}) for line in made.rows]
     store.write(made.model_copy(update={"code": "0ther", "rows": tuple(older)}), file)

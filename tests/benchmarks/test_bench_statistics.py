@@ -22,27 +22,31 @@ def test_arithmetic_mean_for_differences() -> None:
 
 @given(RATIOS)
 def test_turning_a_ratio_round_turns_its_interval_round(ratios: list[float]) -> None:
-    found, turned = estimate(ratios, True), estimate([1 / ratio for ratio in ratios], True)
-    assert 1 / turned.mean == pytest.approx(found.mean)
+    original, turned = estimate(ratios, True), estimate([1 / ratio for ratio in ratios], True)
+    assert 1 / turned.mean == pytest.approx(original.mean)
     if len(ratios) > 1:
-        assert found.low is not None
+        assert original.low is not None
         assert turned.high is not None
-        assert 1 / turned.high == pytest.approx(found.low, rel=1e-6)
+        assert 1 / turned.high == pytest.approx(original.low, rel=1e-6)
 
 
 @pytest.mark.parametrize("pairs", [3, 5, 12])
 def test_interval_covers_the_truth_as_often_as_it_says(pairs: int) -> None:
     random = np.random.default_rng(3)
     samples = np.exp(random.normal(math.log(2.0), 0.1, (1000, pairs)))
-    found = [estimate(list(row), True) for row in samples]
-    hits = sum(one.low <= 2.0 <= one.high for one in found if one.low is not None and one.high is not None)
+    intervals = [estimate(list(row), True) for row in samples]
+    hits = sum(
+        interval.low <= 2.0 <= interval.high
+        for interval in intervals
+        if interval.low is not None and interval.high is not None
+    )
     assert 0.93 <= hits / 1000 <= 0.97
 
 
 def test_a_single_pair_has_no_interval_and_meets_no_goal() -> None:
-    found = estimate([1.5], geometric=True)
-    assert found == Estimate(pytest.approx(1.5), None, None)
-    assert is_met(found, 1.0, at_least=True) is None
+    estimated = estimate([1.5], geometric=True)
+    assert estimated == Estimate(pytest.approx(1.5), None, None)
+    assert is_met(estimated, 1.0, at_least=True) is None
 
 
 @pytest.mark.parametrize("pairs", [[], [1.0, 0.0], [-1.0]])
@@ -72,8 +76,8 @@ def test_without_neighbours_there_is_no_spread_and_nothing_void() -> None:
 
 
 def test_a_goal_is_judged_at_the_bad_end() -> None:
-    found = Estimate(mean=1.0, low=0.9, high=1.1)
-    assert is_met(found, 0.9, at_least=True)
-    assert not is_met(found, 0.95, at_least=True)
-    assert is_met(found, 1.1, at_least=False)
-    assert not is_met(found, 1.05, at_least=False)
+    estimated = Estimate(mean=1.0, low=0.9, high=1.1)
+    assert is_met(estimated, 0.9, at_least=True)
+    assert not is_met(estimated, 0.95, at_least=True)
+    assert is_met(estimated, 1.1, at_least=False)
+    assert not is_met(estimated, 1.05, at_least=False)

@@ -22,8 +22,8 @@ def years(rule: Rule, gain: float = 0.0, settings: GateSettings | None = None) -
     ]
 
 
-def promoted(found: list[Year]) -> float:
-    return float(np.mean([bool(year.promotions) for year in found]))
+def promoted(simulated_years: list[Year]) -> float:
+    return float(np.mean([bool(year.promotions) for year in simulated_years]))
 
 
 def test_one_right_test_a_night_adds_up_to_a_wrong_promise() -> None:
@@ -38,8 +38,11 @@ def test_equal_models_seldom_replace_a_champion_in_many_nights(rule: Rule) -> No
 
 @pytest.mark.extended
 def test_candidates_that_are_truly_better_are_found_within_a_month() -> None:
-    found = years("joint", gain=0.04)
-    waits = [next((one.night for one in year.promotions if one.better), _NIGHTS) for year in found]
+    simulated_years = years("joint", gain=0.04)
+    waits = [
+        next((promotion.night for promotion in year.promotions if promotion.better), _NIGHTS)
+        for year in simulated_years
+    ]
     assert np.mean(np.array(waits) <= 30) > 0.8
 
 
@@ -54,22 +57,22 @@ def test_candidates_that_lose_the_whole_margin_seldom_pass_not_worse() -> None:
 
 
 def line(lines: tuple[Line, ...], name: str) -> Line:
-    (found,) = [one for one in lines if one.name == name]
-    return found
+    (named_line,) = [entry for entry in lines if entry.name == name]
+    return named_line
 
 
 def low_and_high(count: int, of: int) -> tuple[float, float]:
     """Wilson's 99 % interval of a proportion."""
-    found = binomtest(count, of).proportion_ci(0.99, method="wilson")
-    return found.low, found.high
+    interval = binomtest(count, of).proportion_ci(0.99, method="wilson")
+    return interval.low, interval.high
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["joint", "strict"])
 def test_in_a_year_equal_models_do_not_replace_a_champion_in_more_than_5_percent(rule: str) -> None:
     years = 100
-    found = line(EQUAL, f"{rule}, 1,000 rows").years(seed=1, count=years)
-    low, _ = low_and_high(sum(bool(year.promotions) for year in found), years)
+    simulated_years = line(EQUAL, f"{rule}, 1,000 rows").years(seed=1, count=years)
+    low, _ = low_and_high(sum(bool(year.promotions) for year in simulated_years), years)
     assert low <= 0.05
 
 
@@ -78,7 +81,7 @@ def test_in_a_year_equal_models_do_not_replace_a_champion_in_more_than_5_percent
 def test_two_points_on_10000_rows_are_not_found_in_less_than_90_percent_of_first_nights(since: int) -> None:
     chosen, years = line(POWER, f"joint, 10,000 rows, from night {since}"), 40
     nights = [
-        next((one.night for one in year.promotions if one.better), None)
+        next((promotion.night for promotion in year.promotions if promotion.better), None)
         for year in chosen.years(seed=1, count=years)
     ]
     _, high = low_and_high(sum(night == since for night in nights), years)

@@ -21,7 +21,7 @@ FAULTS = {fault.id: fault for fault in all_faults()}
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Bench]:
+def chaos_bench() -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="evx") as folder, bench(Path(folder)) as made:
         yield made
 
@@ -37,11 +37,11 @@ def place() -> Iterator[Bench]:
     ],
 )
 def test_the_same_command_ends_with_the_same_model(
-    place: Bench, fault: Fault, number: int, done: str
+    chaos_bench: Bench, fault: Fault, number: int, done: str
 ) -> None:
     if reason := fault.unavailable():
         pytest.skip(reason)
-    outcome = run_trial(place, fault, number, SEED)
+    outcome = run_trial(chaos_bench, fault, number, SEED)
     assert outcome.broken == ()
     assert outcome.injected
     assert done in outcome.moment
@@ -49,17 +49,17 @@ def test_the_same_command_ends_with_the_same_model(
     assert outcome.weights_identical is True
     assert outcome.one_version is True
     assert (outcome.metric_gaps, outcome.metric_doubles) == (False, False)
-    assert not list(place.folder.glob(f"{fault.id.lower()}-*"))
+    assert not list(chaos_bench.folder.glob(f"{fault.id.lower()}-*"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [pytest.param(FAULTS[name], id=FAULTS[name].what) for name in ("F4", "F5", "F6", "F7")]
 )
-def test_servers_that_die_change_nothing_but_the_time(place: Bench, fault: Fault) -> None:
+def test_servers_that_die_change_nothing_but_the_time(chaos_bench: Bench, fault: Fault) -> None:
     if reason := fault.unavailable():
         pytest.skip(reason)
-    outcome = run_trial(place, fault, 1, SEED)
+    outcome = run_trial(chaos_bench, fault, 1, SEED)
     assert outcome.broken == ()
     assert outcome.injected
     assert (outcome.weights_identical, outcome.one_version) == (True, True)
@@ -77,8 +77,10 @@ def kill_ten_times(trial: Trial) -> None:
 
 
 @pytest.mark.slow
-def test_ten_kills_in_a_row_end_in_the_same_model(place: Bench) -> None:
-    outcome = run_trial(place, Fault("ten", "SIGKILL ten times", kill_ten_times, (IN_PROCESS,)), 1, SEED)
+def test_ten_kills_in_a_row_end_in_the_same_model(chaos_bench: Bench) -> None:
+    outcome = run_trial(
+        chaos_bench, Fault("ten", "SIGKILL ten times", kill_ten_times, (IN_PROCESS,)), 1, SEED
+    )
     assert outcome.statuses == (-signal.SIGKILL,) * 10 + (0,)
     assert outcome.broken == ()
     assert (outcome.weights_identical, outcome.one_version) == (True, True)

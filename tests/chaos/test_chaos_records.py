@@ -43,11 +43,11 @@ def outcome(**fields: Any) -> Outcome:
 
 def test_a_line_that_was_cut_short_and_other_seeds_are_left_out(tmp_path: Path) -> None:
     table = tmp_path / "new" / "chaos.jsonl"
-    for one in (outcome(), outcome(trial=2), outcome(trial=3, seed=8)):
-        add_outcome(table, one)
+    for trial_outcome in (outcome(), outcome(trial=2), outcome(trial=3, seed=8)):
+        add_outcome(table, trial_outcome)
     table.write_text(table.read_text() + table.read_text()[:50])
-    assert [one.trial for one in read_outcomes(table, 7)] == [1, 2]
-    assert [one.trial for one in read_outcomes(table, 8)] == [3]
+    assert [trial_outcome.trial for trial_outcome in read_outcomes(table, 7)] == [1, 2]
+    assert [trial_outcome.trial for trial_outcome in read_outcomes(table, 8)] == [3]
     assert of_fault(read_outcomes(table, 7), "F2", "torch") == []
 
 
@@ -55,10 +55,10 @@ def test_a_line_from_before_there_were_other_trainers_is_of_the_pytorch_loop(tmp
     table = tmp_path / "chaos.jsonl"
     table.write_text(outcome().model_dump_json(exclude={"trainer"}) + "\n")
     add_outcome(table, outcome(trainer="xgboost"))
-    found = read_outcomes(table, 7)
-    assert [one.trainer for one in found] == ["torch", "xgboost"]
-    assert of_fault(found, "F1", "torch") == found[:1]
-    assert of_fault(found, "F1", "xgboost") == found[1:]
+    outcomes = read_outcomes(table, 7)
+    assert [trial_outcome.trainer for trial_outcome in outcomes] == ["torch", "xgboost"]
+    assert of_fault(outcomes, "F1", "torch") == outcomes[:1]
+    assert of_fault(outcomes, "F1", "xgboost") == outcomes[1:]
 
 
 @pytest.mark.extended
@@ -82,7 +82,7 @@ def test_trials_that_are_recorded_are_not_run_again(
     assert main(arguments) == 0
     assert f"{len(WORKLOADS)} trials, 0 broke something" in capsys.readouterr().out
     assert len(read_outcomes(tmp_path / "chaos.jsonl", 7)) == len(WORKLOADS)
-    assert [one.name for one in tmp_path.iterdir() if one.is_dir()] == []
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
 def test_the_table_counts_what_can_be_told(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ PACKAGES = ("evergreen", "flows", "tasks", "training", "deployments", "benchmark
 
 def modules_below(root: Path, packages: Sequence[str] = PACKAGES) -> dict[str, Path]:
     """The file of each module, by its name."""
-    found = {}
+    modules = {}
     for package in packages:
         for file in (root / package).rglob("*.py"):
             parts = file.relative_to(root).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+            modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return modules
 
 
 def executed(nodes: Sequence[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
@@ -51,7 +51,7 @@ def needed(module: str, file: Path, modules: Collection[str]) -> set[str]:
 
     Its packages are not among them, unless it takes a name from one: Python has begun to import them already.
     """
-    found: set[str] = set()
+    imported: set[str] = set()
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in executed(ast.parse(file.read_text(encoding="utf-8")).body):
         if isinstance(node, ast.Import):
@@ -62,9 +62,14 @@ def needed(module: str, file: Path, modules: Collection[str]) -> set[str]:
             inner = [f"{origin}.{alias.name}" for alias in node.names]
             # A name is a module in the package `origin`, or something that `origin` defines.
             names = [name if name in modules else origin for name in inner]
-            found.update(name for name in names if name == origin and name in modules)
-        found.update(one for name in names for one in with_parents(name) if one not in with_parents(module))
-    return (found & set(modules)) - {module}
+            imported.update(name for name in names if name == origin and name in modules)
+        imported.update(
+            imported_name
+            for name in names
+            for imported_name in with_parents(name)
+            if imported_name not in with_parents(module)
+        )
+    return (imported & set(modules)) - {module}
 
 
 def circle(modules: dict[str, Path]) -> str:
@@ -111,9 +116,9 @@ CIRCLES = {
 
 @pytest.mark.parametrize("case", CIRCLES)
 def test_a_circle_is_seen_and_named(tmp_path: Path, case: str) -> None:
-    found = circle(written(tmp_path, CIRCLES[case])).split(" imports ")
-    assert found[0] == found[-1]
-    assert len(found) > 2
+    modules = circle(written(tmp_path, CIRCLES[case])).split(" imports ")
+    assert modules[0] == modules[-1]
+    assert len(modules) > 2
 
 
 STRAIGHT = {

@@ -1,4 +1,4 @@
-"""A new tracker, problem, trainer, source or store is one file, one line in `training/seams.py`, and one test file.
+"""A new tracker, problem, trainer, source, format or store is one file, one line in `training/seams.py`, one test file.
 
 Each test copies the product to a temporary folder, adds the file, the line and the test file from `tests/new_parts/`
 there, and runs the contract tests of the seam on the new part, and the tests that list all parts of the seam.
@@ -39,8 +39,8 @@ class NewPart:
         """Add the part to the copy of the product in `root`; returns the path of its test file."""
         shutil.copy(GIVEN / f"{self.name}.py", root / self.file)
         seams = root / "training" / "seams.py"
-        start = re.compile(rf"^{self.registry}\b.* = {{$", re.MULTILINE)
-        text, count = start.subn(lambda found: f"{found[0]}\n    {self.line}", seams.read_text())
+        entries = re.compile(rf"^{self.registry}\b[^\n]* = {{\n.*?(?=^}})", re.MULTILINE | re.DOTALL)
+        text, count = entries.subn(lambda match: f"{match[0]}    {self.line}\n", seams.read_text())
         assert count == 1
         seams.write_text(text)
         test = root / self.tests / f"test_{self.name}.py"
@@ -79,6 +79,13 @@ PARTS = (
         "SOURCES",
         '"npz": "training.data.sources.npz:Npz",',
         "tests/training/data/sources",
+    ),
+    NewPart(
+        "tasks/model_formats/xgboost_json.py",
+        "FORMATS",
+        '"xgboost_json": FormatPart("tasks.model_formats.xgboost_json", ("xgboost",)),',
+        "tests/tasks/model_formats",
+        ("tests/training/trainers/test_trainer_seam.py::test_a_trainer_answers_for_itself[xgboost]",),
     ),
     NewPart(
         "training/storage/objects/sqlite.py",

@@ -83,7 +83,7 @@ def save(folder: Path, names_and_labels: Iterable[tuple[str, str]], size: int = 
         picture(label, size).save(file)
 
 
-def rows_of(place: Path) -> list[dict[str, Any]]:
+def rows_of(path: Path) -> list[dict[str, Any]]:
     """The predictions in a Parquet file or folder, one dictionary per row."""
-    rows: list[dict[str, Any]] = pq.read_table(place).to_pylist()
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows

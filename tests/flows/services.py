@@ -121,7 +121,7 @@ class Services:
     def wait_for(self, what: str, there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
         while not there():
-            dead = [one.args for one in self._started if one.poll() is not None]
+            dead = [process.args for process in self._started if process.poll() is not None]
             assert not dead, f"ended while {what} was waited for: {dead}\n{self.logs()}"
             assert time.monotonic() < deadline, f"no {what}\n{self.logs()}"
             time.sleep(0.2)
@@ -148,14 +148,16 @@ class Services:
 
     def end(self) -> None:
         """End the processes started here and all their descendants, and no other process."""
-        family = [psutil.Process(one.pid) for one in self._started if one.poll() is None]
-        family += [child for one in family for child in one.children(recursive=True)]
-        for one in self._started:
+        family = [psutil.Process(started.pid) for started in self._started if started.poll() is None]
+        family += [child for parent in family for child in parent.children(recursive=True)]
+        for started in self._started:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGTERM)
+                os.killpg(started.pid, signal.SIGTERM)
         _, alive = psutil.wait_procs(family, timeout=_END_S)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         _, left = psutil.wait_procs(family, timeout=_REAPED_S)
-        assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+        assert not [
+            process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        ]

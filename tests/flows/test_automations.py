@@ -34,8 +34,8 @@ with tags("evergreen"):
 
 
 def automations() -> dict[str, dict[str, Any]]:
-    found = yaml.safe_load(FILE.read_text(encoding="utf-8"))["automations"]
-    return {one["name"]: one for one in found}
+    entries = yaml.safe_load(FILE.read_text(encoding="utf-8"))["automations"]
+    return {automation["name"]: automation for automation in entries}
 
 
 @pytest.mark.parametrize("file", _DEPLOYMENTS, ids=lambda file: file.name)
@@ -48,8 +48,8 @@ def test_the_windows_leave_healthy_runs_alone(file: Path) -> None:
     assert runs["trigger"]["within"] >= max(600, 4 * beats)
     delay = int(variables["PREFECT_FLOWS_DEFAULT_RETRY_DELAY_SECONDS"])
     assert retries["trigger"]["within"] >= delay + 600
-    for one in (runs, retries):
-        assert f"{one['trigger']['within']} seconds" in one["actions"][0]["message"]
+    for automation in (runs, retries):
+        assert f"{automation['trigger']['within']} seconds" in automation["actions"][0]["message"]
 
 
 def begin(services: Services, name: str, delay_s: int) -> "subprocess.Popen[bytes]":
@@ -63,7 +63,7 @@ def begin(services: Services, name: str, delay_s: int) -> "subprocess.Popen[byte
 
 def states(services: Services, name: str) -> list[str]:
     """Names of the states that the only run of flow `name` has had so far, the newest last."""
-    return [str(one["name"]) for one in history(services, name)]
+    return [str(state["name"]) for state in history(services, name)]
 
 
 def history(services: Services, name: str) -> list[dict[str, Any]]:
@@ -71,11 +71,11 @@ def history(services: Services, name: str) -> list[dict[str, Any]]:
     user, _, password = services.environment["PREFECT_API_AUTH_STRING"].partition(":")
     api = services.environment["PREFECT_API_URL"]
     with httpx.Client(auth=(user, password), base_url=api, trust_env=False, timeout=60) as client:
-        found = client.post("/flow_runs/filter", json={"flows": {"name": {"any_": [name]}}}).json()
-        if not found:
+        flow_runs = client.post("/flow_runs/filter", json={"flows": {"name": {"any_": [name]}}}).json()
+        if not flow_runs:
             return []
-        had = client.get("/flow_run_states/", params={"flow_run_id": found[0]["id"]}).json()
-    return sorted(had, key=lambda one: str(one["timestamp"]))
+        had = client.get("/flow_run_states/", params={"flow_run_id": flow_runs[0]["id"]}).json()
+    return sorted(had, key=lambda state: str(state["timestamp"]))
 
 
 @pytest.mark.slow
@@ -84,8 +84,8 @@ def test_a_run_that_dies_between_two_tries_is_marked_and_a_healthy_retry_is_not(
     api = services.environment["PREFECT_API_URL"]
     services.wait_for("Prefect server", lambda: answers(f"{api}/health"))
     short = list(automations().values())
-    for one in short:
-        one["trigger"]["within"] = _WINDOW_S
+    for automation in short:
+        automation["trigger"]["within"] = _WINDOW_S
     file = services.folder / "automation.json"
     file.write_text(json.dumps(short))
     services.prefect("automation", "create", "--from-file", str(file))

@@ -38,7 +38,11 @@ def _of(file: Path) -> dict[str, Any]:
     return content
 
 
-EACH = [pytest.param(one, id=one["name"]) for file in FILES for one in _of(file)["deployments"]]
+EACH = [
+    pytest.param(deployment, id=deployment["name"])
+    for file in FILES
+    for deployment in _of(file)["deployments"]
+]
 
 
 def test_deployments_have_unique_names_and_steps_that_exist() -> None:
@@ -85,7 +89,7 @@ def test_entrypoints_are_imported_without_torch_or_ray() -> None:
     entrypoints = sorted({param.values[0]["entrypoint"] for param in EACH})
     program = (
         "import sys; from prefect.flows import load_flow_from_entrypoint\n"
-        f"for one in {entrypoints}: load_flow_from_entrypoint(one)\n"
+        f"for entrypoint in {entrypoints}: load_flow_from_entrypoint(entrypoint)\n"
         "print(sorted({'torch', 'ray', 'mlflow', 'pandas', 'sklearn'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -34,15 +34,15 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture
 def moved(original: Home, tmp_path: Path) -> Any:
     """The home moved to another path; moved back after the test."""
-    place = tmp_path / "other disk" / "home"
-    place.parent.mkdir()
-    original.root.rename(place)
-    yield Home(place)
+    new_root = tmp_path / "other disk" / "home"
+    new_root.parent.mkdir()
+    original.root.rename(new_root)
+    yield Home(new_root)
     if original.root.is_symlink():
         original.root.unlink()
-    if place.exists():
+    if new_root.exists():
         shutil.rmtree(original.root, ignore_errors=True)
-        place.rename(original.root)
+        new_root.rename(original.root)
 
 
 def score(home: Home, folder: Path) -> Any:
@@ -72,7 +72,7 @@ def test_a_moved_home_is_reported_with_both_paths(original: Home, moved: Home, t
     assert "rollback" not in str(caught.value)
     with pytest.raises(ResourceError, match=said):
         rollback.rollback.fn(str(moved.root), MODEL)
-    [check] = [one for one in store.embedded_store_checks(moved) if one.ok is False]
+    [check] = [check for check in store.embedded_store_checks(moved) if check.ok is False]
     assert check.found.startswith(said)
     assert commands_in(check.remedy) == commands_in(str(caught.value))
 
@@ -115,9 +115,9 @@ def test_quoting(tmp_path: Path) -> None:
 def test_a_moved_home_is_recognised_by_an_experiment_of_any_name(name: str, tmp_path: Path) -> None:
     before, after = Home(tmp_path / "before"), Home(tmp_path / "after")
     before.root.mkdir()
-    place = embedded_store.artifacts_of(before, name)
-    (place / "models").mkdir(parents=True)
-    connect(None, before).create_experiment(name, artifact_location=place.as_uri())
+    artifacts = embedded_store.artifacts_of(before, name)
+    (artifacts / "models").mkdir(parents=True)
+    connect(None, before).create_experiment(name, artifact_location=artifacts.as_uri())
     assert embedded_store.moved_from(before) is None
     before.root.rename(after.root)
     assert embedded_store.moved_from(after) == before.root

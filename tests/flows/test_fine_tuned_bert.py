@@ -82,9 +82,9 @@ def test_a_folder_starts_the_first_model_and_the_champion_the_next(
     first = night(recipe)
     weights = tmp_path / "bert" / "model.safetensors"
     assert first.initial == f"{tmp_path / 'bert'}, weights {digest_of_file(weights)[:16]}"
-    given = {f"bert.{name}": one for name, one in load_file(weights).items()}
-    found = load_weights(home.run("films", first.run_key).model / "weights.safetensors")
-    same = {name for name in given if torch.equal(given[name], found[name])}
+    given = {f"bert.{name}": tensor for name, tensor in load_file(weights).items()}
+    trained = load_weights(home.run("films", first.run_key).model / "weights.safetensors")
+    same = {name for name in given if torch.equal(given[name], trained[name])}
     assert same == {name for name in given if name.startswith("bert.embeddings.")}
     assert first.alias == "champion"
     with pytest.raises(SettingError, match=r"another head: it lacks classifier\.bias.*init_head=new"):
@@ -99,6 +99,6 @@ def test_a_folder_starts_the_first_model_and_the_champion_the_next(
     assert connect(None, home).get_model_version("films", "2").tags["evergreen.parent"] == "models:/films/1"
     for release in (first, second):
         findings = verify(home.run("films", release.run_key), home)
-        assert [(one.name, one.detail) for one in findings if one.ok is False] == []
+        assert [(finding.name, finding.detail) for finding in findings if finding.ok is False] == []
     assert night(recipe).run_key == first.run_key  # the same folder again: nothing is trained
     assert capsys.readouterr().out.count(planned.initial) == 1

@@ -42,7 +42,7 @@ def first_loss(home: Home, release: Release) -> float:
 def check_verify_reads_the_copy_of_the_initial_weights(home: Home, release: Release) -> None:
     def broken() -> list[tuple[str, str]]:
         findings = verify(home.run("digits", release.run_key), home)
-        return [(one.name, one.detail) for one in findings if one.ok is False]
+        return [(finding.name, finding.detail) for finding in findings if finding.ok is False]
 
     copy = home.run("digits", release.run_key).initial_weights
     whole = copy.read_bytes()
@@ -81,7 +81,7 @@ def test_each_night_starts_from_the_champion_of_the_night_before(
     assert second.initial == planned.initial
     assert first_loss(home, second) < first_loss(home, first)
     assert second.verdict.summary.endswith("; the candidate was fine-tuned from this version")
-    assert all(one.ok is not False for one in verify(home.run("digits", second.run_key), home))
+    assert all(finding.ok is not False for finding in verify(home.run("digits", second.run_key), home))
     check_verify_reads_the_copy_of_the_initial_weights(home, second)
 
     # Nothing but the champion has changed: no training, and neither by the number of the version it started from.

@@ -50,9 +50,9 @@ def newest_run() -> Iterator[Callable[[], FlowRun]]:
 
         def found() -> FlowRun:
             (run,) = [
-                one
-                for one in client.read_flow_runs()
-                if one.id not in before and one.parent_task_run_id is None
+                flow_run
+                for flow_run in client.read_flow_runs()
+                if flow_run.id not in before and flow_run.parent_task_run_id is None
             ]
             return client.read_flow_run(uuid.UUID(str(run.id)))
 

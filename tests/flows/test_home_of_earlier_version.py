@@ -70,20 +70,20 @@ def answers(folder: Path) -> list[Any]:
     """What the champion says of the images."""
     out = folder / "answers.parquet"
     evergreen(folder, PRESENT, "predict", "digits", str(folder / "images"), str(out))
-    found = pq.read_table(out).to_pylist()
+    rows = pq.read_table(out).to_pylist()
     out.unlink()
-    assert len(found) == IMAGES
-    return found
+    assert len(rows) == IMAGES
+    return rows
 
 
 def test_the_present_version_goes_on_with_an_earlier_version_s_home(
     folder: Path, champions: list[dict[str, Any]]
 ) -> None:
-    assert [one["verdict"] for one in champions] == ["promoted", "promoted"]
+    assert [champion["verdict"] for champion in champions] == ["promoted", "promoted"]
     evergreen(folder, PRESENT, "verify", champions[1]["run_key"])
     earlier = answers(folder)
     planned = evergreen(folder, PRESENT, "plan", "digits", "--json")
-    assert planned["run_key"] not in {one["run_key"] for one in champions}
+    assert planned["run_key"] not in {champion["run_key"] for champion in champions}
     evergreen(folder, PRESENT, "gc", "--dry-run")
 
     # The same model again, judged against the earlier version's champion: not better, so not promoted.
@@ -101,8 +101,8 @@ def test_the_present_version_goes_on_with_an_earlier_version_s_home(
     better = ("--set", "training.epochs=6", "--set", "seed=1")
     promoted = evergreen(folder, PRESENT, "retrain", "digits", *TRAIN_HERE, *better)
     assert (promoted["version"], promoted["verdict"]) == ("4", "promoted")
-    for one in (champions[1], kept, promoted):
-        evergreen(folder, PRESENT, "verify", one["run_key"])
+    for release in (champions[1], kept, promoted):
+        evergreen(folder, PRESENT, "verify", release["run_key"])
     assert evergreen(folder, PRESENT, "rollback", "digits", "--json") == {
         "model": "digits",
         "from": "4",

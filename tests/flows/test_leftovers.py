@@ -53,7 +53,7 @@ def test_a_tilde_that_no_shell_replaced_is_a_home_directory(home, monkeypatch):
         orphan(SERVER, EVERGREEN_HOME="~/home") as server,
         orphan(SERVER, EVERGREEN_HOME="~no-such-user/home", PREFECT_HOME="/no/home/prefect"),
     ):
-        assert {one.pid for one in leftovers.leftovers(home)} == {server}
+        assert {process.pid for process in leftovers.leftovers(home)} == {server}
 
 
 def test_processes_left_behind_by_runs_of_this_home(home):
@@ -64,11 +64,11 @@ def test_processes_left_behind_by_runs_of_this_home(home):
         orphan(SERVER, EVERGREEN_HOME=f"{home.root}-2", PREFECT_HOME="/no/home/prefect") as elsewhere,
         orphan(f"{SLEEP} a run itself", EVERGREEN_HOME=str(home.root)) as no_helper,
     ):
-        found = {one.pid: one for one in leftovers.leftovers(home)}
-        assert found.keys() == {server, ray}
-        assert (found[server].kind, found[ray].kind) == ("Prefect server", "Ray")
-        assert 0 <= found[server].age_s < 60
-        assert found[ray].command == f"{home.root}/raylet 60"
+        processes = {process.pid: process for process in leftovers.leftovers(home)}
+        assert processes.keys() == {server, ray}
+        assert (processes[server].kind, processes[ray].kind) == ("Prefect server", "Ray")
+        assert 0 <= processes[server].age_s < 60
+        assert processes[ray].command == f"{home.root}/raylet 60"
         [ours, others] = leftovers.leftover_checks(home)
         assert ours.ok is None
         assert f"Prefect server {server} (0 min)" in ours.found
@@ -107,7 +107,7 @@ def test_servers_that_a_user_started_are_not_left_over(home):
         orphan(raylet.format(""), EVERGREEN_HOME=str(home.root)),
         orphan(raylet.format(f"-evergreen-{os.geteuid()}/ray"), EVERGREEN_HOME=str(home.root)) as ours,
     ):
-        assert [one.pid for one in leftovers.leftovers(home)] == [ours]
+        assert [process.pid for process in leftovers.leftovers(home)] == [ours]
 
 
 def test_a_process_that_ends_while_it_is_described_is_left_out(monkeypatch):

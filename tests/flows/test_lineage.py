@@ -80,8 +80,11 @@ def made(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None) -> Mad
 @pytest.mark.extended
 def test_train_and_test_rows_are_inputs_with_source_schema_and_counts(made: Made) -> None:
     inputs = {
-        one.dataset.name: (one.dataset, {tag.key: tag.value for tag in one.tags})
-        for one in made.run.inputs.dataset_inputs
+        dataset_input.dataset.name: (
+            dataset_input.dataset,
+            {tag.key: tag.value for tag in dataset_input.tags},
+        )
+        for dataset_input in made.run.inputs.dataset_inputs
     }
     assert inputs.keys() == {"plain train", "plain test"}
     rows = {"train": made.release.train_rows, "test": made.release.test_rows}
@@ -94,7 +97,7 @@ def test_train_and_test_rows_are_inputs_with_source_schema_and_counts(made: Made
         profile = json.loads(dataset.profile)
         assert profile["num_rows"] == sum(profile["rows_by_class"].values()) == rows[split]
         assert profile["image"] == "uint8, 1 x 8 x 8 (channels, height, width)"
-        columns = {one["name"]: one["type"] for one in json.loads(dataset.schema)["mlflow_colspec"]}
+        columns = {column["name"]: column["type"] for column in json.loads(dataset.schema)["mlflow_colspec"]}
         assert columns == {"image": "binary", "label": "integer"}
 
 
@@ -106,7 +109,9 @@ def test_a_run_names_its_user_its_commit_and_its_flow_run(made: Made) -> None:
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(UUID(tags[FLOW_RUN_TAG]))
         of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
-        artifacts = {str(one.key): one for one in client.read_artifacts(artifact_filter=of_run)}
+        artifacts = {
+            str(artifact.key): artifact for artifact in client.read_artifacts(artifact_filter=of_run)
+        }
     assert flow_run.name == "retrain-plain"
     assert flow_run.name in tags["mlflow.note.content"]
     assert artifacts.keys() >= {
@@ -150,10 +155,10 @@ def test_training_continues_from_the_registered_weights(made: Made) -> None:
     module.load_state_dict(weights)
     assert weights_digest(weights) == made.release.weights_digest
     module.train()
-    before = {name: one.clone() for name, one in module.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     module(torch.rand(4, *shape)).square().mean().backward()
     torch.optim.SGD(module.parameters(), 0.1).step()
-    assert any((before[name] != one).any() for name, one in module.state_dict().items())
+    assert any((before[name] != tensor).any() for name, tensor in module.state_dict().items())
 
 
 @pytest.mark.parametrize("harm", ["changed", "gone", "another"])

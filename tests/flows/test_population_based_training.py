@@ -48,9 +48,9 @@ def generation_of(planned: PlannedSearch, number: int) -> list[Any]:
     return [trial for trial in planned.search.trials if trial.generation == number]
 
 
-def check_starts(planned: PlannedSearch, found: Search) -> None:
+def check_starts(planned: PlannedSearch, search_record: Search) -> None:
     """Each trial but those of the first generation starts from the weights of its parent, the best one twice."""
-    losses = {result.number: result.validation_loss or 0.0 for result in found.results}
+    losses = {result.number: result.validation_loss or 0.0 for result in search_record.results}
     for number in (2, 3):
         before, members = generation_of(planned, number - 1), generation_of(planned, number)
         ranked = sorted(before, key=lambda trial: losses[trial.number])
@@ -78,28 +78,32 @@ def test_a_population_is_trained_in_generations(
     caplog.set_level(logging.INFO, "evergreen")
     first = planned_search(home)
     keep_plan(first.plans[0])
-    found = search.fn(first, version, 2)
+    search_record = search.fn(first, version, 2)
     planned = grown(first)
-    assert known_results(planned) == found
-    assert found.complete
-    assert [trial.generation for trial in found.trials] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert {result.status for result in found.results} == {"finished"}
-    check_starts(planned, found)
+    assert known_results(planned) == search_record
+    assert search_record.complete
+    assert [trial.generation for trial in search_record.trials] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert {result.status for result in search_record.results} == {"finished"}
+    check_starts(planned, search_record)
     assert "generation 3 of 3 begins" in caplog.text
     assert "trial 9/9 finished" in caplog.text
-    winner = found.winner
+    winner = search_record.winner
     assert winner is not None
     assert winner.generation > 1  # two more epochs lower the loss of this recipe
 
     # MLflow has all trials below one parent.
     client = connect(None, home)
-    (experiment,) = [one for one in client.search_experiments() if one.name == "diabetes"]
+    (experiment,) = [
+        experiment for experiment in client.search_experiments() if experiment.name == "diabetes"
+    ]
     runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
-    parent = runs.pop(found.mlflow_run_id)
+    parent = runs.pop(search_record.mlflow_run_id)
     assert parent.data.params["generations"] == "3"
     assert parent.data.params["trials"] == "9"
-    assert {run.data.tags[PARENT_TAG] for run in runs.values()} == {found.mlflow_run_id}
-    assert {run.data.tags[RUN_KEY_TAG] for run in runs.values()} == {trial.run_key for trial in found.trials}
+    assert {run.data.tags[PARENT_TAG] for run in runs.values()} == {search_record.mlflow_run_id}
+    assert {run.data.tags[RUN_KEY_TAG] for run in runs.values()} == {
+        trial.run_key for trial in search_record.trials
+    }
 
     # The same command trains nothing. The winner's run is reused, since the retraining has no workers, too.
     before = [read_attempts(plan.paths) for plan in planned.plans]
@@ -112,7 +116,7 @@ def test_a_population_is_trained_in_generations(
     assert champion_of(client, "diabetes", CHAMPION) == release.version == "1"
     assert f"--set training.init_from={best.settings.training.initial_weights}" in result.command
     assert f"--set seed={best.settings.seed}" in result.command
-    assert not [one for one in verify(best.paths, home) if one.ok is False]
+    assert not [finding for finding in verify(best.paths, home) if finding.ok is False]
     again = outcome_if_done("diabetes", REQUEST, SETTINGS, home, retrain_winner=True)
     assert again is not None
     assert (again.reused, again.winner, again.release and again.release.version) == (True, winner.number, "1")
@@ -124,12 +128,12 @@ def test_a_population_is_trained_in_generations(
     shutil.rmtree(deleted.paths.root)
     assert [trial.run_key for trial in known_results(grown(first)).left] == [deleted.run_key]
     rebuilt = search.fn(first, version, 2)
-    assert rebuilt.trials == found.trials
+    assert rebuilt.trials == search_record.trials
     assert [result.validation_loss for result in rebuilt.results] == [
-        result.validation_loss for result in found.results
+        result.validation_loss for result in search_record.results
     ]
     assert [result.number for result in rebuilt.results if not result.reused] == [
-        trial.number for trial in found.trials if trial.run_key == deleted.run_key
+        trial.number for trial in search_record.trials if trial.run_key == deleted.run_key
     ]
     assert find_record(planned.record, Search, planned.folder.name) == rebuilt
 
@@ -141,8 +145,8 @@ def searched(
     version = small_runs.prepared(home, load("diabetes")[0].source, "diabetes", problem="regression")
     planned = planned_search(home, request, settings)
     keep_plan(planned.plans[0])
-    found = search.fn(planned, version, 2)
-    return grown(planned), found
+    search_record = search.fn(planned, version, 2)
+    return grown(planned), search_record
 
 
 @pytest.mark.extended
@@ -153,19 +157,25 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
     space = {"training.optimizer": "choice(adamw,sgd)"}
     settings = SETTINGS | {"training": {"epochs": 2, "init_from": "champion", "freeze": ["0"]}}
     request = Request(space, 2, "pbt", seed=0, concurrent=2, generations=3)
-    planned, found = searched(home, request, settings)
-    assert [trial.generation for trial in found.trials] == [1, 1, 2, 2, 3, 3]
+    planned, search_record = searched(home, request, settings)
+    assert [trial.generation for trial in search_record.trials] == [1, 1, 2, 2, 3, 3]
     for number in (2, 3):
         assert {trial.values["training.optimizer"] for trial in generation_of(planned, number)} == {
             "adamw",
             "sgd",
         }
-    assert len({trial.run_key for trial in found.trials}) == 6
-    parents = {trial.number: planned.trial(trial.parent).values for trial in found.trials if trial.parent}
-    replaced = [trial for trial in found.trials if trial.values != parents.get(trial.number, trial.values)]
-    first_draws = [_explored(parse_space(space), parents[one.number], 0, one.number) for one in replaced]
+    assert len({trial.run_key for trial in search_record.trials}) == 6
+    parents = {
+        trial.number: planned.trial(trial.parent).values for trial in search_record.trials if trial.parent
+    }
+    replaced = [
+        trial for trial in search_record.trials if trial.values != parents.get(trial.number, trial.values)
+    ]
+    first_draws = [
+        _explored(parse_space(space), parents[trial.number], 0, trial.number) for trial in replaced
+    ]
     assert any(
-        draw == parents[one.number] for draw, one in zip(first_draws, replaced, strict=True)
+        draw == parents[trial.number] for draw, trial in zip(first_draws, replaced, strict=True)
     )  # a second draw was needed
     # Without a champion, the first generation starts from new weights, which are not frozen.
     assert [plan.initial is None for plan in planned.plans] == [True, True, False, False, False, False]
@@ -182,13 +192,13 @@ def test_a_trial_whose_values_can_t_run_here_is_replaced(
     space = {"training.precision": "choice(float32,float16)"}
     settings = SETTINGS | {"scaling": {"num_workers": 0}}
     request = Request(space, 2, "pbt", seed=0, concurrent=2, generations=2)
-    planned, found = searched(home, request, settings)
-    failed = [result for result in found.results if result.status == "failed"]
+    planned, search_record = searched(home, request, settings)
+    failed = [result for result in search_record.results if result.status == "failed"]
     assert {result.kind for result in failed} == {"SettingError"}
     assert {planned.trial(result.number).values["training.precision"] for result in failed} == {"float16"}
     (sound,) = [
         trial for trial in generation_of(planned, 1) if trial.values["training.precision"] == "float32"
     ]
     assert {trial.parent for trial in generation_of(planned, 2)} == {sound.number}
-    assert found.winner is not None
-    assert found.winner.values["training.precision"] == "float32"
+    assert search_record.winner is not None
+    assert search_record.winner.values["training.precision"] == "float32"

@@ -113,12 +113,12 @@ def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
     where = np.array([f"{row}.png" for row in range(rows)], object)
 
     def written(cuts):
-        place = tmp_path_factory.mktemp("parts")
-        writer = PredictionWriter(place, False, ClassOutputs(("a", "b", "c")), MODEL, "1", group_rows=4)
+        folder = tmp_path_factory.mktemp("parts")
+        writer = PredictionWriter(folder, False, ClassOutputs(("a", "b", "c")), MODEL, "1", group_rows=4)
         for start, stop in itertools.pairwise([0, *cuts]):
             writer.write(where[start:stop], probabilities[start:stop])
         writer.close()
-        return {file.name: pq.ParquetFile(file) for file in sorted(place.iterdir())}
+        return {file.name: pq.ParquetFile(file) for file in sorted(folder.iterdir())}
 
     one_by_one = written(range(1, rows + 1))
     at_once = written(list(itertools.accumulate(sizes)))
@@ -126,9 +126,9 @@ def test_parts_do_not_depend_on_how_rows_arrive(tmp_path_factory, sizes):
     for name, part in at_once.items():
         assert part.read() == one_by_one[name].read()
         assert part.metadata.num_row_groups == one_by_one[name].metadata.num_row_groups
-    found = [row for part in at_once.values() for row in part.read().to_pylist()]
-    assert [row["where"] for row in found] == where.tolist()
-    assert [row["class"] for row in found] == ["abc"[best] for best in probabilities.argmax(1)]
+    predictions = [row for part in at_once.values() for row in part.read().to_pylist()]
+    assert [row["where"] for row in predictions] == where.tolist()
+    assert [row["class"] for row in predictions] == ["abc"[best] for best in probabilities.argmax(1)]
 
 
 def test_ray_is_used_for_many_rows_or_on_request():
@@ -215,5 +215,5 @@ def test_plain_mlflow_uses_cpus_on_a_machine_with_gpus(served_home, monkeypatch)
     connect(None, served_home)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     images = np.stack([np.asarray(picture(label)).transpose(2, 0, 1) for label in CLASSES])
-    found = mlflow.pyfunc.load_model(f"models:/{MODEL}@champion").predict(images)
-    assert found.argmax(1).tolist() == list(range(len(CLASSES)))
+    predicted = mlflow.pyfunc.load_model(f"models:/{MODEL}@champion").predict(images)
+    assert predicted.argmax(1).tolist() == list(range(len(CLASSES)))

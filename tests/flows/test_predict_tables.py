@@ -185,9 +185,9 @@ def test_columns_that_the_model_does_not_use_are_ignored(
     assert "columns that the model does not use are ignored: 'size'" in said
     assert any(line.startswith("400 rows are scored in this process") for line in said)
     prices = [float(line.split(",")[4]) for line in source.read_text().splitlines()[1:]]
-    found = np.array([row["prediction"] for row in rows_of(tmp_path / "result.parquet")])
+    predicted = np.array([row["prediction"] for row in rows_of(tmp_path / "result.parquet")])
     assert summary.rows == 400
-    assert np.corrcoef(found, prices)[0, 1] > 0.9  # each row got its own prediction
+    assert np.corrcoef(predicted, prices)[0, 1] > 0.9  # each row got its own prediction
 
 
 @pytest.mark.extended

@@ -65,15 +65,15 @@ def write_images(folder: Path, rows: int = 240) -> Path:
     for batch in batches:
         for row in batch.to_pylist():
             split = "test" if number % 3 == 0 else "train"
-            place = folder / "images" / split / row["label"]
-            place.mkdir(parents=True, exist_ok=True)
+            class_folder = folder / "images" / split / row["label"]
+            class_folder.mkdir(parents=True, exist_ok=True)
             pixels = np.frombuffer(row["image"], np.uint8).reshape(8, 8)
-            Image.fromarray(pixels).save(place / f"{number:04d}.png")
+            Image.fromarray(pixels).save(class_folder / f"{number:04d}.png")
             number += 1
     return folder / "images"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_that_is_not_reproducible_is_marked_everywhere(
     home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_run_that_is_not_reproducible_is_marked_everywhere(
     named = "calls (attribute)"
     assert named in version.tags["evergreen.reproducible_reason"]
     findings = verify(home.run("noisy", release.run_key), home)
-    assert [(one.name, named in one.detail) for one in findings if one.ok is False] == [
+    assert [(finding.name, named in finding.detail) for finding in findings if finding.ok is False] == [
         ("weights after an interruption", True)
     ]
     print_release(release)
@@ -170,15 +170,17 @@ def champion_moves(patch: pytest.MonkeyPatch, home: Home, times: int) -> list[st
     register, held_against = flows.retrain.register, list[str | None]()
 
     def overtaken(
-        plan: RunPlan, version: DatasetVersion, trained: TrainedModel, found: Evaluation
+        plan: RunPlan, version: DatasetVersion, trained: TrainedModel, evaluation: Evaluation
     ) -> Release:
-        held_against.append(found.champion_version)
+        held_against.append(evaluation.champion_version)
         if len(held_against) <= times:
             client = client_of(home)
-            one = client.get_model_version("digits", "1")
-            twin = client.create_model_version("digits", one.source, run_id=one.run_id, tags=dict(one.tags))
+            first_version = client.get_model_version("digits", "1")
+            twin = client.create_model_version(
+                "digits", first_version.source, run_id=first_version.run_id, tags=dict(first_version.tags)
+            )
             client.set_registered_model_alias("digits", CHAMPION, twin.version)
-        return register(plan, version, trained, found)
+        return register(plan, version, trained, evaluation)
 
     patch.setattr(flows.retrain, "register", overtaken)
     return held_against
@@ -194,7 +196,7 @@ def test_a_candidate_that_was_overtaken_is_compared_with_the_new_champion(
     assert held_against == ["1", "2"]
     assert (release.alias, release.version, release.verdict.champion_version) == ("champion", "3", "2")
     assert champion_of(client_of(home), "digits") == "3"
-    assert sorted(int(one.version) for one in model_versions(home)) == [1, 2, 3]
+    assert sorted(int(version.version) for version in model_versions(home)) == [1, 2, 3]
 
 
 @pytest.mark.slow
@@ -219,15 +221,15 @@ def test_a_champion_that_keeps_moving_ends_the_run_and_a_retry_does_not_train_ag
 def test_one_mlflow_run_a_key_with_every_point_once(home: Home) -> None:
     release = run()
     client = client_of(home)
-    found = client.search_runs(
+    mlflow_runs = client.search_runs(
         [e.experiment_id for e in client.search_experiments()], f"tags.`{RUN_KEY_TAG}` = '{release.run_key}'"
     )
-    assert [one.info.status for one in found] == ["FINISHED"]
+    assert [mlflow_run.info.status for mlflow_run in mlflow_runs] == ["FINISHED"]
     for name in ("train/loss", "validation/loss", "validation/accuracy"):
         steps = Counter(metric.step for metric in client.get_metric_history(release.mlflow_run_id, name))
         assert steps
         assert set(steps.values()) == {1}
-    assert found[0].data.params["training.epochs"] == "2"
+    assert mlflow_runs[0].data.params["training.epochs"] == "2"
     names = {file.path for file in client.list_artifacts(release.mlflow_run_id)}
     assert {"report.html", "figures", "verdict.json", "ingredients.json", "dataset.json"} <= names
 
@@ -244,9 +246,9 @@ def test_a_crash_after_registration_ends_in_the_same_single_version(
         with pytest.raises(OSError, match="power cut"):
             run()
     assert champion_of(client_of(home), "digits") == "1"
-    mended = run()
-    assert (mended.version, mended.alias, mended.reused) == ("1", "champion", False)
-    assert mended.verdict.promote
+    repaired = run()
+    assert (repaired.version, repaired.alias, repaired.reused) == ("1", "champion", False)
+    assert repaired.verdict.promote
     assert len(model_versions(home)) == 1
     assert run().reused
 
@@ -268,11 +270,11 @@ def test_a_promotion_of_a_candidate_that_was_refused_before_survives_a_crash(
         with pytest.raises(OSError, match="power cut"):
             run(**lax)
     assert champion_of(client_of(home), "digits") == "2"
-    mended = run(**lax)
-    assert (mended.version, mended.alias, mended.reused) == ("2", "champion", False)
-    assert mended.verdict.promote
-    paths = home.run("digits", mended.run_key)
-    assert [found.detail for found in verify(paths, home) if found.ok is False] == []
+    repaired = run(**lax)
+    assert (repaired.version, repaired.alias, repaired.reused) == ("2", "champion", False)
+    assert repaired.verdict.promote
+    paths = home.run("digits", repaired.run_key)
+    assert [finding.detail for finding in verify(paths, home) if finding.ok is False] == []
     assert run(**lax).reused
 
 
@@ -372,7 +374,7 @@ def test_a_diverging_training_fails_for_good_and_registers_nothing(home: Home) -
     with pytest.raises(TrainingError, match="diverged"):
         run(training={"learning_rate": 1e38, "optimizer": "sgd", "warmup_share": 0.0})
     assert model_versions(home) == []
-    statuses = [found.info.status for found in client_of(home).search_runs(["1"])]
+    statuses = [mlflow_run.info.status for mlflow_run in client_of(home).search_runs(["1"])]
     assert statuses == ["FAILED"]
     assert run().version == "1"
 
@@ -434,7 +436,9 @@ def test_a_forced_run_whose_weights_were_rolled_back_is_sound(home: Home) -> Non
     )
     decision = read_decisions(home, "digits").records[-1]
     assert (decision.action, decision.candidate, decision.why) == ("keep", "3", NOT_AGAIN)
-    assert [one for one in verify(home.run("digits", forced.run_key), home) if one.ok is False] == []
+    assert [
+        finding for finding in verify(home.run("digits", forced.run_key), home) if finding.ok is False
+    ] == []
 
 
 def test_a_damaged_mlflow_store_is_reported_and_not_changed(home: Home) -> None:

@@ -50,10 +50,14 @@ def test_a_better_model_of_a_subject_becomes_champion_and_is_rolled_back(home: H
     subprocess.run([sys.executable, DIGITS, data], check=True)
     first, second = night(data, 1), night(data, 8)
     assert (first.alias, second.alias, second.version) == ("champion", "champion", "2")
-    found = second.metrics
-    assert found["noise_error_low"] < found["noise_error"] < found["noise_error_high"]
-    assert found["noise_error_high"] < found["champion_noise_error"] < 1
-    assert [one.name for one in verify(home.run("dreambooth", second.run_key), home) if one.ok is False] == []
+    metrics = second.metrics
+    assert metrics["noise_error_low"] < metrics["noise_error"] < metrics["noise_error_high"]
+    assert metrics["noise_error_high"] < metrics["champion_noise_error"] < 1
+    assert [
+        finding.name
+        for finding in verify(home.run("dreambooth", second.run_key), home)
+        if finding.ok is False
+    ] == []
 
     page = Path(second.report).read_text()
     for section in ("Generated images", "Errors by class", "Largest errors"):

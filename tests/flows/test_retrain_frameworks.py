@@ -85,6 +85,19 @@ def train(loop):
 
 recipe = Recipe("framework", "for a test", Digits(), build_model=build_model, trainer=Accelerate(train))
 """
+_TRANSFORMERS = """
+from evergreen import Digits, Recipe, Transformers
+
+def build_model(shape, outputs):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(
+        image_size=shape[1], patch_size=4, num_channels=shape[0], hidden_size=32, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=64, initializer_range=0.2, num_labels=outputs,
+    ))
+
+recipe = Recipe("framework", "for a test", Digits(), trainer=Transformers(build_model, learning_rate=5e-3))
+"""
 _PLAIN_TABLE = """
 import sys
 
@@ -102,14 +115,20 @@ print(json.dumps(model.predict(pandas.read_csv(sys.argv[3])).tolist()))
 
 
 @pytest.mark.parametrize(
-    ("library", "text"), [("keras", _KERAS), ("lightning", _LIGHTNING), ("accelerate", _ACCELERATE)]
+    ("library", "text", "least"),
+    [
+        ("keras", _KERAS, 0.7),
+        ("lightning", _LIGHTNING, 0.7),
+        ("accelerate", _ACCELERATE, 0.7),
+        ("transformers", _TRANSFORMERS, 0.3),
+    ],
 )
 def test_a_model_is_registered_predicts_and_is_rolled_back(
-    library: str, text: str, home: Home, tmp_path: Path
+    library: str, text: str, least: float, home: Home, tmp_path: Path
 ) -> None:
     if find_spec(library) is None:  # an import of Keras would choose another backend
         pytest.skip("install the extras by: make setup EXTRAS=all")
-    check_digits(home, tmp_path, text, library, blocked=("keras", "lightning", "accelerate"))
+    check_digits(home, tmp_path, text, library, ("keras", "lightning", "accelerate", "transformers"), least)
 
 
 @pytest.mark.parametrize("recipe", ["breast-cancer", "breast-cancer-lightgbm"])

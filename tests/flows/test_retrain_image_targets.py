@@ -50,7 +50,7 @@ LONGER = {**SETTINGS, "training": {**SETTINGS["training"], "epochs": 25}, "gate"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the recipe, the pictures, and the home."""
     folder = tmp_path_factory.mktemp("ink")
     (folder / "ink.py").write_text(RECIPE.format(path=str(write_folder(folder / "scans", ROWS))))
@@ -58,20 +58,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def releases(place: Path, prefect_harness: None) -> Iterator[tuple[Release, Release]]:
+def releases(project_folder: Path, prefect_harness: None) -> Iterator[tuple[Release, Release]]:
     """A model of few epochs, and then one of more epochs, which replaces the first."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(HOME_VARIABLE, str(place / "home"))
-        recipe = str(place / "ink.py")
+        patch.setenv(HOME_VARIABLE, str(project_folder / "home"))
+        recipe = str(project_folder / "ink.py")
         yield retrain(recipe, SETTINGS), retrain(recipe, LONGER)
 
 
-def home_of(place: Path) -> Home:
-    return Home(place / "home")
+def home_of(project_folder: Path) -> Home:
+    return Home(project_folder / "home")
 
 
-def dataset_of(place: Path, release: Release) -> DatasetVersion:
-    folder = home_of(place).dataset("ink", release.dataset_fingerprint)
+def dataset_of(project_folder: Path, release: Release) -> DatasetVersion:
+    folder = home_of(project_folder).dataset("ink", release.dataset_fingerprint)
     return read_manifest(folder, release.dataset_fingerprint)
 
 
@@ -86,9 +86,9 @@ def test_the_better_model_is_champion(releases: tuple[Release, Release]) -> None
 
 @pytest.mark.extended
 def test_predictions_are_in_the_unit_of_the_target(
-    releases: tuple[Release, Release], place: Path, tmp_path: Path
+    releases: tuple[Release, Release], project_folder: Path, tmp_path: Path
 ) -> None:
-    home, version = home_of(place), dataset_of(place, releases[1])
+    home, version = home_of(project_folder), dataset_of(project_folder, releases[1])
     weights = load_file(home.run("ink", releases[1].run_key).model / "weights.safetensors")
     assert version.table is not None
 
@@ -98,7 +98,7 @@ def test_predictions_are_in_the_unit_of_the_target(
         return output * version.table.target_std + version.table.target_mean
 
     pixels = pixels_of(ROWS)
-    for source in (place / "scans", write_parquet(tmp_path / "scans.parquet", ROWS)):
+    for source in (project_folder / "scans", write_parquet(tmp_path / "scans.parquet", ROWS)):
         output = tmp_path / f"{source.name}.out"
         summary = predict_step.predict.fn(str(home.root), "ink", str(source), str(output))
         rows = rows_of(output)
@@ -113,26 +113,28 @@ def test_predictions_are_in_the_unit_of_the_target(
 
 
 @pytest.mark.extended
-def test_the_report_shows_the_worst_pictures(releases: tuple[Release, Release], place: Path) -> None:
+def test_the_report_shows_the_worst_pictures(releases: tuple[Release, Release], project_folder: Path) -> None:
     page = Path(releases[1].report).read_text()
     assert "Predicted against true" in page
     assert "target ink, images of 8 × 8 pixels with 1 channel" in page
     assert page.count('<img class="example pixelated" src="data:image/png;base64,') == 24
-    figures = home_of(place).run("ink", releases[1].run_key).figures
+    figures = home_of(project_folder).run("ink", releases[1].run_key).figures
     assert {"largest_errors.png", "predicted_against_true.png"} <= {file.name for file in figures.iterdir()}
 
 
 @pytest.mark.extended
-def test_every_promise_is_kept(releases: tuple[Release, Release], place: Path) -> None:
-    home = home_of(place)
+def test_every_promise_is_kept(releases: tuple[Release, Release], project_folder: Path) -> None:
+    home = home_of(project_folder)
     for release in releases:
         findings = verify(home.run("ink", release.run_key), home, None, None)
-        assert [one for one in findings if one.ok is False] == []
+        assert [finding for finding in findings if finding.ok is False] == []
 
 
 @pytest.mark.extended
-def test_the_registered_model_names_its_target(releases: tuple[Release, Release], place: Path) -> None:
-    registered = load_version(home_of(place), "ink", "2")
+def test_the_registered_model_names_its_target(
+    releases: tuple[Release, Release], project_folder: Path
+) -> None:
+    registered = load_version(home_of(project_folder), "ink", "2")
     assert (registered.problem, registered.classes, registered.shape) == ("regression", (), (1, 8, 8))
     assert registered.table is not None
     assert (registered.table.target, registered.outputs) == (TARGET, 1)
@@ -140,14 +142,14 @@ def test_the_registered_model_names_its_target(releases: tuple[Release, Release]
 
 @pytest.mark.extended
 def test_nothing_changed_is_said_and_another_target_is_not_compared(
-    releases: tuple[Release, Release], place: Path
+    releases: tuple[Release, Release], project_folder: Path
 ) -> None:
-    recipe = place / "ink.py"
+    recipe = project_folder / "ink.py"
     again = retrain(str(recipe), LONGER)
     assert (again.run_key, again.version) == (releases[1].run_key, "2")
-    table = place / "scans" / "ages.csv"
-    table.write_text((place / "scans" / "metadata.csv").read_text().replace("ink", "age"))
-    other = place / "age.py"
+    table = project_folder / "scans" / "ages.csv"
+    table.write_text((project_folder / "scans" / "metadata.csv").read_text().replace("ink", "age"))
+    other = project_folder / "age.py"
     other.write_text(recipe.read_text().replace('target="ink"', 'target="age", targets="ages.csv"'))
     with pytest.raises(
         SettingError, match=r"champion ink version 2 predicts 'ink', the recipe's target is 'age'"
@@ -156,7 +158,7 @@ def test_nothing_changed_is_said_and_another_target_is_not_compared(
 
 
 @pytest.mark.extended
-def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], place: Path) -> None:
-    root = str(home_of(place).root)
+def test_a_rollback_restores_the_first_model(releases: tuple[Release, Release], project_folder: Path) -> None:
+    root = str(home_of(project_folder).root)
     assert rollback_step.rollback.fn(root, "ink", "") == ("2", "1")
     assert rollback_step.rollback.fn(root, "ink", "", to="2") == ("1", "2")

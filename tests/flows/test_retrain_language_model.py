@@ -36,9 +36,9 @@ assert not tops & {"training", "tasks", "flows", "evergreen"}, tops  # MLflow it
 TEXTS = ["the film is funny", "a dull story with music"]
 
 
-def night(place: Path, epochs: int) -> Release:
+def night(folder: Path, epochs: int) -> Release:
     return retrain(
-        str(place / "films.py"),
+        str(folder / "films.py"),
         {
             "data": {"max_tokens": 16, "vocabulary": 300},
             "scaling": {"num_workers": 0, "use_gpu": "no"},
@@ -57,7 +57,9 @@ def test_a_better_language_model_becomes_champion_and_is_rolled_back(home: Home,
     assert (first.alias, second.alias, second.version) == ("champion", "champion", "2")
     assert second.metrics["perplexity_low"] < second.metrics["perplexity"] < second.metrics["perplexity_high"]
     assert second.metrics["perplexity_high"] < second.metrics["champion_perplexity"]
-    assert [one.name for one in verify(home.run("films", second.run_key), home) if one.ok is False] == []
+    assert [
+        finding.name for finding in verify(home.run("films", second.run_key), home) if finding.ok is False
+    ] == []
 
     page = Path(second.report).read_text()
     assert "Worst texts" in page

@@ -17,7 +17,7 @@ from training.attempts.history import read_attempts
 from training.errors import TrainingError
 from training.records import Release
 from training.storage.paths import HOME_VARIABLE, Home, RunPaths
-from training.storage.paths import home as home_of_environment
+from training.storage.paths import home_to_write as home_of_environment
 
 pytestmark = pytest.mark.usefixtures("prefect_harness", "ray_session")
 
@@ -75,8 +75,8 @@ def test_a_killed_worker_changes_nothing_but_the_time(
 def odd_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home whose path has 200 bytes, among them special characters of URLs."""
     outer = tmp_path / "h?#% ü"
-    place = outer / ("x" * (199 - len(os.fsencode(outer))))
-    monkeypatch.setenv(HOME_VARIABLE, str(place))
+    folder = outer / ("x" * (199 - len(os.fsencode(outer))))
+    monkeypatch.setenv(HOME_VARIABLE, str(folder))
     return home_of_environment()
 
 

@@ -65,8 +65,8 @@ def test_a_divided_model_passes_the_gate_and_replaces_that_of_ddp(
     assert (divided.version, divided.alias) == ("2", "champion")
     assert divided.reproducible is True, divided.reproducible_reason
     assert divided.metrics["accuracy"] == pytest.approx(whole.metrics["accuracy"], abs=0.01)
-    found = verify(home.run("divided", divided.run_key), home)
-    assert [one.name for one in found if one.ok is False] == []
+    findings = verify(home.run("divided", divided.run_key), home)
+    assert [finding.name for finding in findings if finding.ok is False] == []
     subprocess.run([sys.executable, "-c", _PLAIN, home.mlflow_uri], cwd=tmp_path, check=True)
     assert night(recipe, strategy=strategy).reused
 

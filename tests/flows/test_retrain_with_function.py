@@ -46,9 +46,9 @@ def test_predict_applies_the_function_of_the_run_and_another_function_is_not_com
     step.predict.fn(str(home.root), "inverted", str(tmp_path / "images"), str(tmp_path / "out.parquet"))
     predicted = pq.read_table(tmp_path / "out.parquet")
     model = load_version(home, "inverted", "1")
-    found = np.stack(predicted["probabilities"].to_numpy())
-    assert np.allclose(found, model.predict(16 - pixels[:, None]), atol=1e-6)
-    assert not np.allclose(found, model.predict(pixels[:, None]), atol=1e-3)
+    probabilities = np.stack(predicted["probabilities"].to_numpy())
+    assert np.allclose(probabilities, model.predict(16 - pixels[:, None]), atol=1e-6)
+    assert not np.allclose(probabilities, model.predict(pixels[:, None]), atol=1e-3)
 
     client = connect(None, home)
     client.delete_model_version_tag("inverted", "1", TRANSFORM_TAG)

@@ -51,9 +51,9 @@ def test_metrics_are_in_mlflow_once_and_in_the_report(
     )
     test = open_columns(version, "test")
     for name, number in (("f1", "2"), ("champion_f1", "1")):
-        found = load_version(home, "measured", number).predict(np.array(test.inputs)).argmax(1)
+        predicted = load_version(home, "measured", number).predict(np.array(test.inputs)).argmax(1)
         assert release.metrics[name] == pytest.approx(
-            f1_score(test.targets, found, average="macro"), abs=1e-5
+            f1_score(test.targets, predicted, average="macro"), abs=1e-5
         )
     assert release.recipe_metrics == ("f1",)
 
@@ -61,7 +61,7 @@ def test_metrics_are_in_mlflow_once_and_in_the_report(
     points = client.get_metric_history(release.mlflow_run_id, "validation/f1")
     assert [point.step for point in points] == sorted({point.step for point in points})
     assert len(points) == 3
-    assert all(one.ok is not False for one in verify(home.run("measured", release.run_key), home))
+    assert all(finding.ok is not False for finding in verify(home.run("measured", release.run_key), home))
 
     print_release(release)
     assert f"test f1 {release.metrics['f1']:.4g} champion {release.metrics['champion_f1']:.4g}" in " ".join(

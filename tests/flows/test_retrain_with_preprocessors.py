@@ -105,8 +105,8 @@ def trained(
         patch.setenv(HOME_VARIABLE, str(folder / "home"))
         home = Home(folder / "home")
         release = retrain(str(recipe), SETTINGS)
-        place = home.dataset(recipe.stem, release.dataset_fingerprint)
-        yield Trained(home, recipe, release, read_manifest(place, release.dataset_fingerprint))
+        dataset_folder = home.dataset(recipe.stem, release.dataset_fingerprint)
+        yield Trained(home, recipe, release, read_manifest(dataset_folder, release.dataset_fingerprint))
 
 
 @pytest.mark.extended
@@ -153,12 +153,16 @@ def test_predict_and_plain_mlflow_take_raw_columns(
     rows.loc[2, ["weight", "fragile"]] = None
     rows.to_csv(tmp_path / "rows.csv", index=False)
     step.predict.fn(str(trained.home.root), name, str(tmp_path / "rows.csv"), str(tmp_path / "out.parquet"))
-    found = pq.read_table(tmp_path / "out.parquet")
+    predictions = pq.read_table(tmp_path / "out.parquet")
     assert (
         "column 'town': 1 rows have a category that the model did not learn, such as 'unseen'" in caplog.text
     )
     is_regression = trained.version.problem == "regression"
-    ours = np.asarray(found["prediction"]) if is_regression else np.stack(found["probabilities"].to_numpy())
+    ours = (
+        np.asarray(predictions["prediction"])
+        if is_regression
+        else np.stack(predictions["probabilities"].to_numpy())
+    )
     model = _model_of(trained)
     theirs = predicted_elsewhere(model, rows, tmp_path)
     assert np.allclose(theirs[2], ours, rtol=1e-6, atol=1e-6)

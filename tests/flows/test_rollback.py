@@ -243,9 +243,9 @@ def test_each_registry_has_decisions_of_its_own(tmp_path):
     connect(f"sqlite:///{tmp_path}/server.db", home)
     assert read_decisions(home, MODEL).records == []
     record_decision(home, MODEL, Decision(action="promote", to="1", why="first"))
-    assert [one.to for one in read_decisions(home, MODEL).records] == ["1"]
+    assert [decision.to for decision in read_decisions(home, MODEL).records] == ["1"]
     connect(None, home)
-    assert [one.to for one in read_decisions(home, MODEL).records] == ["3"]
+    assert [decision.to for decision in read_decisions(home, MODEL).records] == ["3"]
 
 
 def test_decisions_of_an_earlier_evergreen_about_a_server_s_registry_are_read(tmp_path):
@@ -254,13 +254,13 @@ def test_decisions_of_an_earlier_evergreen_about_a_server_s_registry_are_read(tm
     record_decision(home, MODEL, Decision(action="promote", to="1", why="first"))
     file = read_decisions(home, MODEL).file
     file.rename(home.root / "decisions" / file.name)
-    assert [one.to for one in read_decisions(home, MODEL).records] == ["1"]
+    assert [decision.to for decision in read_decisions(home, MODEL).records] == ["1"]
     record_decision(home, MODEL, Decision(action="promote", before="1", to="2", why="better"))
-    assert [one.to for one in read_decisions(home, MODEL).records] == ["1", "2"]
+    assert [decision.to for decision in read_decisions(home, MODEL).records] == ["1", "2"]
     connect(None, home)  # another registry, whose store is made now
     assert read_decisions(home, MODEL).records == []
     connect(f"sqlite:///{tmp_path}/server.db", home)
-    assert [one.to for one in read_decisions(home, MODEL).records] == ["1", "2"]
+    assert [decision.to for decision in read_decisions(home, MODEL).records] == ["1", "2"]
 
 
 def test_a_changed_password_of_the_store_leaves_the_decisions_where_they_are(tmp_path, monkeypatch):

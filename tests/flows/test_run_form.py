@@ -41,14 +41,14 @@ def test_the_form_has_fields_for_common_settings_and_one_for_all_others() -> Non
 def test_each_field_stands_for_a_setting() -> None:
     assert set(FIELDS.values()) <= describe(DEFAULTS).keys()
     filled = {"epochs": 3, "batch_size": 32, "learning_rate": 0.1, "seed": 9, "data_path": "here"}
-    found = describe(resolve(DEFAULTS, nested(filled)))
-    assert {name: found[setting] for name, setting in FIELDS.items()} == filled
+    values = describe(resolve(DEFAULTS, nested(filled)))
+    assert {name: values[setting] for name, setting in FIELDS.items()} == filled
 
 
 def test_the_fields_fit_the_trainer_of_the_recipe() -> None:
     base = XGBoost(max_depth=4).adapted(DEFAULTS)
-    found = resolve(base, nested({"epochs": 7, "learning_rate": 0.2, "batch_size": None}, "xgboost"))
-    own = own_settings(found)
+    resolved = resolve(base, nested({"epochs": 7, "learning_rate": 0.2, "batch_size": None}, "xgboost"))
+    own = own_settings(resolved)
     assert (own.rounds, own.learning_rate, own.max_depth) == (7, 0.2, 4)
     with pytest.raises(SettingError, match="batch_size: trainer xgboost has no such setting"):
         nested({"batch_size": 64}, "xgboost")
@@ -165,8 +165,9 @@ def made(client: SyncPrefectClient, name: str, used: Any = retrain, **given: Any
 @pytest.mark.usefixtures("prefect_harness")
 def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None:
     with get_client(sync_client=True) as client:
-        one = made(client, "closed", recipe="breast-cancer")
-        assert client.create_flow_run_from_deployment(one, parameters={"epoch": 3})  # would fail at its start
+        deployment_id = made(client, "closed", recipe="breast-cancer")
+        # The run would fail at its start.
+        assert client.create_flow_run_from_deployment(deployment_id, parameters={"epoch": 3})
         (note,) = deployment_checks()
         assert (note.ok, note.found) == (None, "accept unknown parameters: closed")
         assert told() == [
@@ -174,26 +175,26 @@ def test_a_server_refuses_an_unknown_parameter_once_the_form_is_fitted() -> None
         ]
         assert list(deployment_checks()) == []
         with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
-            client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
+            client.create_flow_run_from_deployment(deployment_id, parameters={"epoch": 3})
         with pytest.raises(PrefectHTTPStatusError, match="'batch_size' was unexpected"):
-            client.create_flow_run_from_deployment(one, parameters={"batch_size": 64})
-        assert client.create_flow_run_from_deployment(one, parameters={"epochs": 3, "seed": None})
-        client.delete_deployment(one)
+            client.create_flow_run_from_deployment(deployment_id, parameters={"batch_size": 64})
+        assert client.create_flow_run_from_deployment(deployment_id, parameters={"epochs": 3, "seed": None})
+        client.delete_deployment(deployment_id)
 
 
 @pytest.mark.usefixtures("prefect_harness")
 def test_the_form_of_a_search_keeps_the_seed_of_its_trials() -> None:
     with get_client(sync_client=True) as client:
-        one = made(client, "search", tune, recipe="digits")
+        deployment_id = made(client, "search", tune, recipe="digits")
         (said,) = told()
         assert said.startswith("tune/search: the form fits digits")
-        schema = client.read_deployment(one).parameter_openapi_schema or {}
+        schema = client.read_deployment(deployment_id).parameter_openapi_schema or {}
         assert schema["properties"]["seed"]["description"] == "Seed of the trials' values."
         with pytest.raises(PrefectHTTPStatusError, match="max_depth"):
             client.create_flow_run_from_deployment(
-                one, parameters={"settings": {"training": {"max_depth": 3}}}
+                deployment_id, parameters={"settings": {"training": {"max_depth": 3}}}
             )
-        client.delete_deployment(one)
+        client.delete_deployment(deployment_id)
 
 
 @pytest.mark.extended
@@ -215,7 +216,7 @@ def test_a_deployment_whose_form_can_not_be_fitted_keeps_that_of_all_recipes(
     given: dict[str, Any], why: str
 ) -> None:
     with get_client(sync_client=True) as client:
-        one, other = made(client, "a", **given), made(client, "b", recipe="digits")
+        deployment_id, other_id = made(client, "a", **given), made(client, "b", recipe="digits")
         try:
             said = told()
             assert said[0].startswith(
@@ -227,19 +228,22 @@ def test_a_deployment_whose_form_can_not_be_fitted_keeps_that_of_all_recipes(
                 == "retrain/b: the form fits digits; other recipes, settings and parameters are refused"
             )
             assert client.create_flow_run_from_deployment(
-                one, parameters={"batch_size": 64, "recipe": "digits"}
+                deployment_id, parameters={"batch_size": 64, "recipe": "digits"}
             )
             with pytest.raises(PrefectHTTPStatusError, match="'epoch' was unexpected"):
-                client.create_flow_run_from_deployment(one, parameters={"epoch": 3})
+                client.create_flow_run_from_deployment(deployment_id, parameters={"epoch": 3})
         finally:
-            client.delete_deployment(one)
-            client.delete_deployment(other)
+            client.delete_deployment(deployment_id)
+            client.delete_deployment(other_id)
 
 
 @pytest.mark.usefixtures("prefect_harness")
 def test_a_deployment_with_an_unknown_parameter_is_named_and_the_others_are_fitted() -> None:
     with get_client(sync_client=True) as client:
-        one, other = made(client, "a", recipe="digits", epoch=3), made(client, "b", recipe="digits")
+        deployment_id, other_id = (
+            made(client, "a", recipe="digits", epoch=3),
+            made(client, "b", recipe="digits"),
+        )
         try:
             first, second = told()
             assert first.startswith("retrain/a: not changed: ")
@@ -249,8 +253,8 @@ def test_a_deployment_with_an_unknown_parameter_is_named_and_the_others_are_fitt
                 == "retrain/b: the form fits digits; other recipes, settings and parameters are refused"
             )
         finally:
-            client.delete_deployment(one)
-            client.delete_deployment(other)
+            client.delete_deployment(deployment_id)
+            client.delete_deployment(other_id)
 
 
 @pytest.mark.usefixtures("prefect_harness")
@@ -267,7 +271,7 @@ def test_a_relative_recipe_is_that_of_the_folder_of_the_deployment(
     monkeypatch.chdir(tmp_path / "here")
     with get_client(sync_client=True) as client:
         step = {"prefect.deployments.steps.set_working_directory": {"directory": str(tmp_path / "theirs")}}
-        one = client.create_deployment(
+        deployment_id = client.create_deployment(
             client.create_flow(retrain),
             "relative",
             parameter_openapi_schema=SCHEMA,
@@ -279,10 +283,10 @@ def test_a_relative_recipe_is_that_of_the_folder_of_the_deployment(
             assert told() == [
                 "retrain/relative: the form fits own.py; other recipes, settings and parameters are refused"
             ]
-            form = client.read_deployment(one).parameter_openapi_schema or {}
+            form = client.read_deployment(deployment_id).parameter_openapi_schema or {}
             assert "Boosting rounds" in form["properties"]["epochs"]["description"]
         finally:
-            client.delete_deployment(one)
+            client.delete_deployment(deployment_id)
 
 
 @pytest.mark.usefixtures("prefect_harness")
@@ -309,5 +313,5 @@ def test_the_forms_of_all_deployments_of_evergreens_flows_are_fitted_and_no_othe
             assert theirs.parameter_openapi_schema
             assert theirs.parameter_openapi_schema.get("additionalProperties") is not False
         finally:
-            for one in deployments:
-                client.delete_deployment(one)
+            for deployment_id in deployments:
+                client.delete_deployment(deployment_id)

@@ -50,7 +50,7 @@ class Searched(NamedTuple):
     home: Home
     planned: PlannedSearch
     version: DatasetVersion
-    found: Search
+    search_record: Search
 
 
 def request(space: dict[str, str] = RATES, trials: int = 3, **more: Any) -> Request:
@@ -77,9 +77,9 @@ def searched(
         keep_plan(planned.plans[0])
         test, away = Path(version.path) / "test", home.root / "away"
         test.rename(away)
-        found = search.fn(planned, version, 2)
+        search_record = search.fn(planned, version, 2)
         away.rename(test)
-        yield Searched(home, planned, version, found)
+        yield Searched(home, planned, version, search_record)
 
 
 def client_of(home: Home) -> Any:
@@ -89,8 +89,8 @@ def client_of(home: Home) -> Any:
 @pytest.mark.extended
 def test_trials_are_scored_by_validation_and_one_failure_ends_nothing(searched: Searched) -> None:
     by_rate = {
-        trial.values["training.learning_rate"]: searched.found.result_of(trial)
-        for trial in searched.found.trials
+        trial.values["training.learning_rate"]: searched.search_record.result_of(trial)
+        for trial in searched.search_record.trials
     }
     failed = by_rate.pop(1e30)
     assert failed is not None
@@ -103,27 +103,29 @@ def test_trials_are_scored_by_validation_and_one_failure_ends_nothing(searched: 
         assert result.validation_loss == min(values["validation/loss"] for values in points)
         assert result.status in ("finished", "stopped early")
         assert result.epochs == 9 or result.status == "stopped early"
-    winner = searched.found.winner
+    winner = searched.search_record.winner
     assert winner is not None
     done = [result for result in by_rate.values() if result is not None and result.status == "finished"]
-    best = min(done, key=lambda one: one.validation_loss or 0.0)
+    best = min(done, key=lambda trial_result: trial_result.validation_loss or 0.0)
     assert winner.number == best.number
-    assert searched.found.complete
+    assert searched.search_record.complete
     assert searched.planned.picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.extended
 def test_mlflow_has_a_parent_with_the_trials_and_nothing_is_registered(searched: Searched) -> None:
     client = client_of(searched.home)
-    (experiment,) = [one for one in client.search_experiments() if one.name == "diabetes"]
+    (experiment,) = [
+        experiment for experiment in client.search_experiments() if experiment.name == "diabetes"
+    ]
     runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
-    parent = runs.pop(searched.found.mlflow_run_id)
+    parent = runs.pop(searched.search_record.mlflow_run_id)
     assert parent.info.status == "FINISHED"
     assert parent.data.params["space.training.learning_rate"] == RATES["training.learning_rate"]
     assert {run.data.tags[PARENT_TAG] for run in runs.values()} == {parent.info.run_id}
     by_key = {run.data.tags[RUN_KEY_TAG]: run for run in runs.values()}
-    for trial in searched.found.trials:
-        run, result = by_key.pop(trial.run_key), searched.found.result_of(trial)
+    for trial in searched.search_record.trials:
+        run, result = by_key.pop(trial.run_key), searched.search_record.result_of(trial)
         assert result is not None
         assert run.data.tags["evergreen.trial_status"] == result.status
         assert run.info.status != "RUNNING"
@@ -131,7 +133,7 @@ def test_mlflow_has_a_parent_with_the_trials_and_nothing_is_registered(searched:
         assert len(history) == result.epochs
     assert not by_key
     for plan in searched.planned.plans:  # trials have no release
-        assert not [one for one in verify(plan.paths, searched.home) if one.ok is False]
+        assert not [finding for finding in verify(plan.paths, searched.home) if finding.ok is False]
     files = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert {"search.json", "parallel_coordinates.png"} <= files
 
@@ -150,7 +152,7 @@ def test_repeated_it_trains_nothing_and_registers_the_winner(searched: Searched)
     assert (release.run_key, release.weights_digest) == (winner.run_key, trained.weights_digest)
     client = client_of(searched.home)
     assert champion_of(client, "diabetes", CHAMPION) == release.version == "1"
-    assert not [one for one in verify(winner.paths, searched.home) if one.ok is False]
+    assert not [finding for finding in verify(winner.paths, searched.home) if finding.ok is False]
     again = outcome_if_done("diabetes", request(), HERE, searched.home, retrain_winner=True)
     assert again is not None
     assert again.reused
@@ -171,15 +173,19 @@ def test_the_winner_s_command_names_all_its_settings(searched: Searched) -> None
 @pytest.mark.extended
 def test_a_trial_of_another_search_is_reused(searched: Searched) -> None:
     wanted = request({"training.learning_rate": "choice(0.003,0.02)"}, trials=2)
-    found = known_results(planned_search(searched.home, "diabetes", wanted, HERE))
+    search_record = known_results(planned_search(searched.home, "diabetes", wanted, HERE))
     trained = {
-        trial.values["training.learning_rate"]: found.result_of(trial)
-        for trial in searched.found.trials
-        if (result := searched.found.result_of(trial)) is not None and result.status == "finished"
+        trial.values["training.learning_rate"]: search_record.result_of(trial)
+        for trial in searched.search_record.trials
+        if (result := searched.search_record.result_of(trial)) is not None and result.status == "finished"
     }
-    reused = {trial.values["training.learning_rate"] for trial in found.trials if found.result_of(trial)}
+    reused = {
+        trial.values["training.learning_rate"]
+        for trial in search_record.trials
+        if search_record.result_of(trial)
+    }
     assert reused == {0.003, 0.02} & set(trained)
-    assert all(result.reused for result in found.results)
+    assert all(result.reused for result in search_record.results)
 
 
 @pytest.mark.slow
@@ -188,17 +194,17 @@ def test_asha_ends_a_worse_trial_early_which_can_go_on(home: Home, ray_session: 
     settings = HERE | {"training": {"epochs": 30, "global_batch_size": 256}}
     rates = {"training.learning_rate": "choice(0.01,1e-9)"}
     wanted = next(
-        one
-        for one in (request(rates, trials=2, seed=seed, concurrent=1) for seed in range(100))
-        if planned_search(home, recipe, one, settings).search.trials[0].values
+        candidate
+        for candidate in (request(rates, trials=2, seed=seed, concurrent=1) for seed in range(100))
+        if planned_search(home, recipe, candidate, settings).search.trials[0].values
         == {"training.learning_rate": 0.01}
     )
     version = small_runs.prepared(home, name="slow")
     planned = planned_search(home, recipe, wanted, settings)
-    found = search.fn(planned, version, wanted.concurrent)
-    assert [result.status for result in found.results] == ["finished", "stopped early"]
+    search_record = search.fn(planned, version, wanted.concurrent)
+    assert [result.status for result in search_record.results] == ["finished", "stopped early"]
     stopped = planned.plans[1]
-    assert 3 <= found.results[1].epochs < 30
+    assert 3 <= search_record.results[1].epochs < 30
     assert not stopped.paths.stop.exists()
     assert any(stopped.paths.checkpoints.iterdir())
     assert known_results(planned).complete  # a trial that was stopped is not begun again
@@ -248,14 +254,14 @@ def test_a_trial_that_hangs_fails_and_the_search_goes_on(
     wanted = request({"training.learning_rate": "choice(0.01,0.02)"}, trials=2, concurrent=1)
     version = small_runs.prepared(home, name="hangs")
     planned = planned_search(home, str(file), wanted, settings)
-    found = search.fn(planned, version, wanted.concurrent)
-    first, second = found.results
+    search_record = search.fn(planned, version, wanted.concurrent)
+    first, second = search_record.results
     assert (first.status, first.transient, second.status) == ("failed", True, "finished")
     assert "the trial hung: no worker sent a heartbeat" in first.error
     assert " in hang" in caplog.text  # the stack of the process
-    assert [trial.number for trial in found.left] == [1]
+    assert [trial.number for trial in search_record.left] == [1]
     again = search.fn(planned, version, wanted.concurrent)
-    assert [one.status for one in again.results] == ["finished", "finished"]
+    assert [result.status for result in again.results] == ["finished", "finished"]
 
 
 @pytest.mark.extended
@@ -267,18 +273,21 @@ def test_a_damaged_record_is_set_aside_and_rebuilt_from_the_trials(
     record.write_bytes(whole[:-30])
     assert not known_results(planned).published
     assert record.read_bytes() == whole[:-30]  # who only reads changes nothing
-    early = [one for one in searched.found.results if one.status == "stopped early"]
-    found = known_results(planned, rewrites=True)
+    early = [result for result in searched.search_record.results if result.status == "stopped early"]
+    search_record = known_results(planned, rewrites=True)
     try:
         assert record.with_name("search.json.damaged-0").read_bytes() == whole[:-30]
         assert f"{record} is damaged" in caplog.text
-        kept = [one for one in searched.found.results if one not in early]
-        assert [(one.number, one.status, one.validation_loss, one.error) for one in found.results] == [
-            (one.number, one.status, one.validation_loss, one.error) for one in kept
-        ]
-        assert [trial.number for trial in found.left] == [one.number for one in early]
+        kept = [result for result in searched.search_record.results if result not in early]
+        assert [
+            (result.number, result.status, result.validation_loss, result.error)
+            for result in search_record.results
+        ] == [(result.number, result.status, result.validation_loss, result.error) for result in kept]
+        assert [trial.number for trial in search_record.left] == [result.number for result in early]
         if not early:
-            assert search.fn(planned, searched.version, 2).mlflow_run_id == searched.found.mlflow_run_id
+            assert (
+                search.fn(planned, searched.version, 2).mlflow_run_id == searched.search_record.mlflow_run_id
+            )
             assert read_record(record, Search, planned.folder.name).complete
     finally:
         record.write_bytes(whole)
@@ -321,8 +330,8 @@ def command(home: Home, recipe: str) -> "subprocess.Popen[str]":
 
 
 def losses(said: str) -> list[float | None]:
-    found = SearchResult.model_validate(json.loads(said.splitlines()[-1])).search
-    return [result.validation_loss for result in found.results]
+    search_record = SearchResult.model_validate(json.loads(said.splitlines()[-1])).search
+    return [result.validation_loss for result in search_record.results]
 
 
 @pytest.mark.slow
@@ -364,7 +373,7 @@ def test_a_search_ends_when_its_ray_dies_and_the_same_command_continues(
         assert process.poll() is None
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
-    next(one for one in family if one.name() == name).kill()
+    next(member for member in family if member.name() == name).kill()
     process.communicate()
     assert process.returncode == EXIT_RETRY
     _, alive = psutil.wait_procs(family, timeout=120)

@@ -89,7 +89,7 @@ def test_a_run_that_is_judged_late_is_finished(killed: Any, home: Home) -> None:
     assert late.report.is_file()
     assert "compute" in release.goodput.parts
     assert release.goodput.total_s == pytest.approx(sum(release.goodput.parts.values()))
-    assert [one for one in verify(late, home) if one.ok is False] == []
+    assert [finding for finding in verify(late, home) if finding.ok is False] == []
     again = run(seed=0)
     assert (again.reused, again.version) == (True, "1")
     assert statuses(killed) == ["FINISHED", "FINISHED"]
@@ -113,9 +113,10 @@ def test_a_run_whose_late_report_fails_stays_unfinished_with_its_verdict(
     assert killed.get_model_version("digits", "1").tags[VERDICT_TAG] == "promote"
     assert statuses(killed) == ["FAILED", "FINISHED"]
     assert not late.release.exists()
-    assert {one.invariant for one in verify(late, home) if one.ok is False} == {"I10"}  # not finished
+    # I10: it is not finished.
+    assert {finding.invariant for finding in verify(late, home) if finding.ok is False} == {"I10"}
     assert not run(seed=0).reused
-    assert [one for one in verify(late, home) if one.ok is False] == []
+    assert [finding for finding in verify(late, home) if finding.ok is False] == []
 
 
 @pytest.mark.extended

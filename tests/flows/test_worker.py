@@ -66,10 +66,10 @@ class Deployed:
         """Start a flow run; returns its id."""
         options = ["-p", f"recipe={json.dumps(str(self.recipe))}", "-p", f"settings={json.dumps(_SETTINGS)}"]
         said = self.services.prefect("deployment", "run", "retrain/digits", *options)
-        (found,) = {
+        (run_id,) = {
             word for word in said.replace("/", " ").split() if len(word) == 36 and word.count("-") == 4
         }
-        return found
+        return run_id
 
     def state(self, run: str) -> str:
         said = self.services.prefect("flow-run", "inspect", run, "--output", "json")

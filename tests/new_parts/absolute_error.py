@@ -37,8 +37,8 @@ class AbsoluteError(MeanErrorMethods):
 
     def row_errors(self, targets: Targets, predictions: npt.NDArray[Any]) -> Numbers:
         """The distance of prediction and target."""
-        found: Numbers = np.abs(predictions - targets)
-        return found
+        errors: Numbers = np.abs(predictions - targets)
+        return errors
 
     def outputs(self, version: DatasetVersion) -> int:
         """One number."""

@@ -11,8 +11,8 @@ class TestCsvFile(TrackerContract):
     name = "csv_file"
 
     def shown(self, run: RunInfo) -> Shown:
-        found: Shown = {}
+        series: Shown = {}
         file = run.folder / "points.csv"
         for step, at, name, value in csv.reader(file.read_text().splitlines() if file.is_file() else []):
-            found.setdefault(name, []).append((int(step), float(value), float(at)))
-        return found
+            series.setdefault(name, []).append((int(step), float(value), float(at)))
+        return series

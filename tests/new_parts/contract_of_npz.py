@@ -24,8 +24,8 @@ class TestNpz(SourceContract):
         np.savez(folder / "images.npz", images=images, labels=labels)
 
     def source(self, folder: Path) -> Source:
-        found: Source = part_named(SOURCES, "npz")(folder / "images.npz")
-        return found
+        source: Source = part_named(SOURCES, "npz")(folder / "images.npz")
+        return source
 
     def changes(self) -> Sequence[Change]:
         return [lambda folder: self.write(folder, changed=1)]

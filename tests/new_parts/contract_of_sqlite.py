@@ -36,6 +36,6 @@ class TestSqlite(StoreContract):
         trained = launch(first)
         assert trained.attempts == 1
         assert [key for key in open_store(url).keys("runs") if "/log/" in key]
-        found = launch(second)
-        assert found.weights_digest == trained.weights_digest
+        reused_model = launch(second)
+        assert reused_model.weights_digest == trained.weights_digest
         assert read_attempts(second.paths) == read_attempts(first.paths)

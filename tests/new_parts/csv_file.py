@@ -26,7 +26,9 @@ class CsvFile:
     def points(self, batch: Sequence[Point]) -> None:
         """Append the points."""
         assert self._file is not None
-        rows = ((one.step, one.at, name, value) for one in batch for name, value in one.values.items())
+        rows = (
+            (point.step, point.at, name, value) for point in batch for name, value in point.values.items()
+        )
         csv.writer(self._file).writerows(rows)
         self._file.flush()
 

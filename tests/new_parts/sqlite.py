@@ -53,7 +53,7 @@ class SqliteStore:
         return self._run("insert or ignore into objects values (?, ?, ?)", row)[1] == 1
 
     def keys(self, prefix: str) -> list[str]:
-        return [found.key for found in self.listing(prefix)]
+        return [stored_object.key for stored_object in self.listing(prefix)]
 
     def listing(self, prefix: str) -> list[StoredObject]:
         start = self._whole(prefix) + "/"

@@ -28,7 +28,11 @@ def dangers(source: str) -> Iterator[str]:
 
 def _of_call(call: ast.Call) -> str | None:
     module, _, name = ast.unparse(call.func).rpartition(".")
-    options = {one.arg: one.value.value for one in call.keywords if isinstance(one.value, ast.Constant)}
+    options = {
+        keyword.arg: keyword.value.value
+        for keyword in call.keywords
+        if isinstance(keyword.value, ast.Constant)
+    }
     if module in _UNPICKLING and name in _LOADERS:
         return f"{module}.{name} runs what it reads"
     if module == "torch" and name == "load" and options.get("weights_only") is not True:

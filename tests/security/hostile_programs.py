@@ -62,8 +62,8 @@ Attack = Callable[[dict[str, Any], Path], None]
 
 
 def _graph(program: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = program["graph_module"]["graph"]
-    return found
+    graph: dict[str, Any] = program["graph_module"]["graph"]
+    return graph
 
 
 def _evaluated(mark: Path) -> dict[str, Any]:
@@ -73,18 +73,18 @@ def _evaluated(mark: Path) -> dict[str, Any]:
 def _renamed(value: Any, old: str, new: str) -> Any:
     """`value` with `new` in place of every string, or dictionary key, that equals `old`."""
     if isinstance(value, dict):
-        return {_renamed(key, old, new): _renamed(one, old, new) for key, one in value.items()}
+        return {_renamed(key, old, new): _renamed(element, old, new) for key, element in value.items()}
     if isinstance(value, list):
-        return [_renamed(one, old, new) for one in value]
+        return [_renamed(element, old, new) for element in value]
     return new if value == old else value
 
 
 def _subgraph(program: dict[str, Any]) -> dict[str, Any]:
     for node in _graph(program)["nodes"]:
-        for one in node["inputs"]:
-            if "as_graph" in one["arg"]:
-                found: dict[str, Any] = one["arg"]["as_graph"]["graph"]
-                return found
+        for node_input in node["inputs"]:
+            if "as_graph" in node_input["arg"]:
+                graph: dict[str, Any] = node_input["arg"]["as_graph"]["graph"]
+                return graph
     raise AssertionError("the sound program has no graph in its graph")
 
 
@@ -222,7 +222,7 @@ EVALUATED: list[Attack] = [
 ]
 
 
-def hostile(members: dict[str, bytes], attack: Attack, mark: Path) -> bytes:
+def _hostile(members: dict[str, bytes], attack: Attack, mark: Path) -> bytes:
     """An archive whose program contains the attack."""
     program = json.loads(members[PROGRAM])
     attack(program, mark)
@@ -255,13 +255,15 @@ def pickled_example(members: dict[str, bytes], mark: Path) -> bytes:
 def name_of_a_parameter(members: dict[str, bytes], mark: Path) -> bytes:
     """The command contains no dots, at which torch would split the name."""
     name = f'linear.w", exec(bytes({list(command(mark).encode())})) or "'
-    changed = {one: _renamed(json.loads(members[one]), "linear.weight", name) for one in (PROGRAM, WEIGHTS)}
-    return packed(members | {one: json.dumps(content).encode() for one, content in changed.items()})
+    changed = {
+        member: _renamed(json.loads(members[member]), "linear.weight", name) for member in (PROGRAM, WEIGHTS)
+    }
+    return packed(members | {member: json.dumps(content).encode() for member, content in changed.items()})
 
 
 def program_under_two_names(members: dict[str, bytes], mark: Path) -> bytes:
     """Python's zipfile distinguishes upper and lower case; torch's reader does not, and uses the last member."""
-    with zipfile.ZipFile(io.BytesIO(hostile(members, size, mark))) as archive:
+    with zipfile.ZipFile(io.BytesIO(_hostile(members, size, mark))) as archive:
         content = archive.read(f"model/{PROGRAM}")
     return packed({**members, PROGRAM.replace("models", "Models"): content})
 
@@ -292,3 +294,12 @@ IN_THE_ARCHIVE = [
     program_under_two_names,
     archive_of_an_older_form,
 ]
+HOSTILE: list[Callable[..., Any]] = [*EVALUATED, *IN_THE_ARCHIVE]
+
+
+def write_hostile(folder: Path, members: dict[str, bytes], attack: Callable[..., Any]) -> tuple[Path, Path]:
+    """Write the hostile file; returns it and the mark that it would create."""
+    file, mark = folder / f"{attack.__name__}.pt2", folder / attack.__name__
+    content = _hostile(members, attack, mark) if attack in EVALUATED else attack(members, mark)
+    file.write_bytes(content)
+    return file, mark

@@ -83,8 +83,8 @@ def test_unpickling_of_models_is_off_whatever_the_user_has_set(
 
 def test_no_other_code_touches_that_switch() -> None:
     name = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
-    found = {str(file.relative_to(ROOT)) for file in CODE if name in file.read_text(encoding="utf-8")}
-    assert found == {"tasks/trackers/mlflow_store.py"}
+    files = {str(file.relative_to(ROOT)) for file in CODE if name in file.read_text(encoding="utf-8")}
+    assert files == {"tasks/trackers/mlflow_store.py"}
 
 
 @pytest.mark.extended

@@ -29,7 +29,7 @@ def locked() -> dict[str, Version]:
 
 def declared() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return {(one := Requirement(text)).name.lower(): one for text in project["dependencies"]}
+    return {(requirement := Requirement(text)).name.lower(): requirement for text in project["dependencies"]}
 
 
 @pytest.mark.parametrize(("name", "floor"), FLOORS.items())
@@ -60,8 +60,10 @@ def test_the_lock_names_no_host() -> None:
 
 
 def test_the_lock_has_all_that_is_declared_and_allowed() -> None:
-    found = locked()
+    versions = locked()
     wrong = [
-        name for name, one in declared().items() if not one.specifier.contains(found[name.replace("_", "-")])
+        name
+        for name, requirement in declared().items()
+        if not requirement.specifier.contains(versions[name.replace("_", "-")])
     ]
     assert wrong == []

@@ -90,9 +90,9 @@ NOT_PLAIN = {
 }
 
 
-def errors_of_a_prediction(place: Path) -> list[str]:
-    """The errors that batch prediction reports for the images at `place`."""
-    chunks = find_chunks(place)
+def errors_of_a_prediction(path: Path) -> list[str]:
+    """The errors that batch prediction reports for the images at `path`."""
+    chunks = find_chunks(path)
     return [
         error
         for chunk in chunks
@@ -120,11 +120,11 @@ def test_nothing_but_plain_parquet_is_opened(tmp_path: Path, make: Callable[[Pat
         open_path(tmp_path, tmp_path / "unpacked", ()).fetch(tmp_path / "fetched")
 
 
-@pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
-def test_prediction_of_a_device_or_a_pipe(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe"])
+def test_prediction_of_a_device_or_a_pipe(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a plain file nor a folder"):
-        find_chunks(tmp_path / place)
+        find_chunks(tmp_path / name)
 
 
 @pytest.mark.parametrize("make", [*NOT_PLAIN, too_large], ids=lambda make: make.__name__)

@@ -20,11 +20,11 @@ import sys
 from pathlib import Path
 from flows.local.environment import prepare
 from flows.local.prefect_server import LocalServer
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 
 
-prepare(home())
-server = LocalServer(home())
+prepare(home_to_write())
+server = LocalServer(home_to_write())
 server.wait()
 print(server.url, server.secret, flush=True)
 sys.stdin.readline()
@@ -46,15 +46,15 @@ def started(command: list[str], home: Path) -> Iterator["subprocess.Popen[bytes]
     try:
         yield process
     finally:
-        for one in [*root.children(recursive=True), root]:
-            if one.is_running():
-                one.kill()
+        for member in [*root.children(recursive=True), root]:
+            if member.is_running():
+                member.kill()
         process.wait()
 
 
 def addresses(root: psutil.Process) -> set[str]:
     """Addresses at which a process or its children listen."""
-    return {one for process in [root, *root.children(recursive=True)] for one in _listening(process)}
+    return {address for process in [root, *root.children(recursive=True)] for address in _listening(process)}
 
 
 def _listening(process: psutil.Process) -> set[str]:
@@ -63,7 +63,7 @@ def _listening(process: psutil.Process) -> set[str]:
         connections = process.net_connections("inet")
     except (psutil.NoSuchProcess, FileNotFoundError):
         return set()
-    return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+    return {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 def wait_until_it_answers(url: str) -> None:
@@ -79,9 +79,9 @@ def wait_until_it_answers(url: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.mark.slow
@@ -114,5 +114,5 @@ def test_the_prefect_server_of_a_run_serves_this_machine_alone(tmp_path: Path) -
         assert answer_of(url, secret=secret, host="rebound.example") == 400
         assert answer_of(url, secret=secret, host="localhost:1") == 200
         processes = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-        assert [one.cmdline() for one in processes if secret in " ".join(one.cmdline())] == []
+        assert [process.cmdline() for process in processes if secret in " ".join(process.cmdline())] == []
         assert addresses(psutil.Process(run.pid)) == {"127.0.0.1"}

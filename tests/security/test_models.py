@@ -13,6 +13,7 @@ import torch
 import yaml
 from bombs import Bomb, armed, goes_off
 from hostile_model import arm
+from hostile_programs import HOSTILE, sound_program, write_hostile
 from mlflow import MlflowClient
 from PIL import Image
 
@@ -54,8 +55,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
     home = Home(tmp_path_factory.mktemp("registry"))
     client = connect(None, home)
-    place = home.mlflow_artifacts / MODEL
-    run = client.create_run(client.create_experiment(MODEL, artifact_location=place.as_uri())).info.run_id
+    artifacts = home.mlflow_artifacts / MODEL
+    run = client.create_run(client.create_experiment(MODEL, artifact_location=artifacts.as_uri())).info.run_id
     nothing: dict[str, Any] = dict.fromkeys(("fingerprint", "path", "source_digest", "source_origin"), "-")
     version = DatasetVersion(
         name=MODEL,
@@ -71,7 +72,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Registry:
         run, Brightness().eval(), version, np.zeros((2, 1, 4, 4), np.uint8), {"classes": ["a", "b"]}
     )
     client.create_registered_model(MODEL)
-    (program,) = place.rglob("model.pt2")
+    (program,) = artifacts.rglob("model.pt2")
     for alias in (PREVIOUS, CHAMPION):
         made = client.create_model_version(MODEL, uri, run, model_id=uri.removeprefix("models:/"))
         client.set_registered_model_alias(MODEL, alias, made.version)
@@ -193,14 +194,41 @@ def load_to_return(registry: Registry) -> None:
     roll_back(registry.client, registry.home, MODEL, "")
 
 
-@pytest.mark.parametrize("attack", [expression_inside, pickle_beside])
-@pytest.mark.parametrize("step", [load_to_score, load_in_an_actor, load_to_return])
+# The evaluation and `verify` load a model as the actor does; they have tests in test_promotion.py and test_verify.py.
+STEPS = [load_to_score, load_in_an_actor, load_to_return]
+
+
+@pytest.fixture(scope="module")
+def members() -> dict[str, bytes]:
+    return sound_program()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [expression_inside, pickle_beside]
+    + [pytest.param(attack, marks=pytest.mark.extended) for attack in ATTACKS if attack is not pickle_beside],
+)
+@pytest.mark.parametrize("step", STEPS)
 def test_every_step_that_loads_a_model_refuses_it(
     registry: Registry, tmp_path: Path, step: Callable[[Registry], None], attack: Attack
 ) -> None:
-    """Comparison and `verify` are tested in test_promotion.py and test_verify.py."""
     mark = tmp_path / "executed"
     attack(registry.files, mark)
+    check_refused(registry, step, mark)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.__name__)
+def test_every_step_refuses_each_hostile_program(
+    registry: Registry, members: dict[str, bytes], tmp_path: Path, attack: Callable[..., Any]
+) -> None:
+    file, mark = write_hostile(tmp_path, members, attack)
+    shutil.copy(file, registry.files / "data" / "model.pt2")
+    for step in STEPS:
+        check_refused(registry, step, mark)
+
+
+def check_refused(registry: Registry, step: Callable[[Registry], None], mark: Path) -> None:
     with pytest.raises(DataError, match="not a model that Evergreen registered"):
         step(registry)
     assert not mark.exists()

@@ -16,14 +16,13 @@ import pytest
 import torch
 from hostile_programs import (
     CONSTANTS,
-    EVALUATED,
     EXAMPLE,
-    IN_THE_ARCHIVE,
+    HOSTILE,
     PROGRAM,
     WEIGHTS,
-    hostile,
     packed,
     sound_program,
+    write_hostile,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +31,6 @@ from torch import nn
 from tasks.model_formats.program import check_program
 from training.errors import DataError
 
-ATTACKS = [*EVALUATED, *IN_THE_ARCHIVE]
 # What a user does who trusts the files; a single process, because importing torch takes long.
 _LOAD_ALL = """
 import sys, torch
@@ -49,19 +47,11 @@ def members() -> dict[str, bytes]:
     return sound_program()
 
 
-def made(folder: Path, members: dict[str, bytes], attack: Callable[..., Any]) -> tuple[Path, Path]:
-    """Write the hostile file; returns it and the mark that it would create."""
-    file, mark = folder / f"{attack.__name__}.pt2", folder / attack.__name__
-    content = hostile(members, attack, mark) if attack in EVALUATED else attack(members, mark)
-    file.write_bytes(content)
-    return file, mark
-
-
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]) -> set[str]:
     """Names of the attacks that create their mark when nothing is checked."""
     folder = tmp_path_factory.mktemp("unchecked")
-    files = [made(folder, members, attack)[0] for attack in ATTACKS]
+    files = [write_hostile(folder, members, attack)[0] for attack in HOSTILE]
     done = subprocess.run(
         [sys.executable, "-c", _LOAD_ALL, *map(str, files)],
         env=os.environ | {"PYTHONPATH": str(folder)},
@@ -71,15 +61,15 @@ def marked(tmp_path_factory: pytest.TempPathFactory, members: dict[str, bytes]) 
         timeout=300,
     )
     sys.stderr.write(done.stderr)
-    return {attack.__name__ for attack in ATTACKS if (folder / attack.__name__).exists()}
+    return {attack.__name__ for attack in HOSTILE if (folder / attack.__name__).exists()}
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+@pytest.mark.parametrize("attack", HOSTILE, ids=lambda attack: attack.__name__)
 def test_what_runs_unchecked_is_refused(
     members: dict[str, bytes], marked: set[str], attack: Callable[..., Any], tmp_path: Path
 ) -> None:
-    file, mark = made(tmp_path, members, attack)
+    file, mark = write_hostile(tmp_path, members, attack)
     with pytest.raises(DataError):
         check_program(file)
     assert not mark.exists()
@@ -105,6 +95,16 @@ def add_call(target: str, **argument: Any) -> Change:
 def size_of_images(text: str) -> Change:
     """Make the number of images this expression."""
     expression = {"as_expr": {"expr_str": text, "hint": None}}
+
+    def change(program: dict[str, Any]) -> None:
+        program["graph_module"]["graph"]["tensor_values"]["images"]["sizes"][0] = expression
+
+    return change
+
+
+def hint_of_images(hint: Any) -> Change:
+    """Give the number of images this hint."""
+    expression = {"as_expr": {"expr_str": "Symbol('s1')", "hint": hint}}
 
     def change(program: dict[str, Any]) -> None:
         program["graph_module"]["graph"]["tensor_values"]["images"]["sizes"][0] = expression
@@ -187,6 +187,19 @@ OTHER_PROGRAMS: dict[str, tuple[Change, str]] = {
     "a Float that fills the memory": (size_of_images("Float('1e9999999999')"), "Constant"),
     "a precision that fills the memory": (size_of_images("Float('1.0', precision=68719476736)"), "keyword"),
     "powers of powers": (size_of_images("Pow(" * 5 + "Integer(9)" + ", Integer(8))" * 5), "too many powers"),
+    "code as the hint of a size": (hint_of_images("__import__('os').getpid()"), "hint"),
+    "code as the name of a range": (
+        lambda program: program["range_constraints"].update(
+            {"__import__('os').getpid()": {"min_val": 0, "max_val": None}}
+        ),
+        "range_constraints.__import__",
+    ),
+    "code as the limit of a range": (
+        lambda program: program["range_constraints"].update(
+            s1={"min_val": "__import__('os').getpid()", "max_val": None}
+        ),
+        "range_constraints.s1.min_val",
+    ),
     "an expression with a comment": (size_of_images("Integer(2) # more"), "other characters"),
     "an expression that never ends": (size_of_images("-" * 3000 + "1"), "can't be read"),
     "an expression too deep": (size_of_images("-" * 60 + "1"), "too deep"),

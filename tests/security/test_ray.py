@@ -48,22 +48,22 @@ class Cluster(NamedTuple):
     @property
     def listening(self) -> dict[tuple[str, int], str]:
         """Addresses at which the cluster's processes listen, and the name of each process."""
-        found = {}
+        listeners = {}
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
-                for one in process.net_connections("tcp"):
-                    if one.status == psutil.CONN_LISTEN:
-                        found[one.laddr.ip, one.laddr.port] = process.name()
-        return found
+                for connection in process.net_connections("tcp"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        listeners[connection.laddr.ip, connection.laddr.port] = process.name()
+        return listeners
 
     @property
     def command_lines(self) -> list[str]:
         """Command lines of the cluster's processes."""
-        found = []
+        lines = []
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):
-                found.append(" ".join(process.cmdline()))
-        return found
+                lines.append(" ".join(process.cmdline()))
+        return lines
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def test_who_has_not_does_not(cluster: Cluster) -> None:
     wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     with ThreadPoolExecutor() as pool:  # each attempt takes 20 s
         tries = [pool.submit(attempt, _CLIENT, cluster.address, **given) for given in (without, wrong)]
-    for one in tries:
-        done = one.result()
+    for future in tries:
+        done = future.result()
         assert (done.returncode == 0, "in 42" in done.stdout) == (False, False)
 
 
@@ -140,9 +140,9 @@ def test_the_token_stands_on_no_command_line(cluster: Cluster) -> None:
 def test_no_other_user_may_enter_its_folders(cluster: Cluster) -> None:
     """Ray creates the folders with open permissions, but a folder above them is closed to others."""
     named = [re.search(r"--raylet_socket_name=(\S+)", line) for line in cluster.command_lines]
-    (socket,) = {Path(found[1]) for found in named if found}
+    (socket,) = {Path(match[1]) for match in named if match}
     assert socket.exists()
-    assert any(place.stat().st_mode & 0o077 == 0 for place in socket.parents)
+    assert any(folder.stat().st_mode & 0o077 == 0 for folder in socket.parents)
     assert sessions_folder() in socket.parents
 
 
@@ -157,16 +157,16 @@ def test_a_folder_that_somebody_else_may_have_made_is_not_used(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(short_path))
-    place = sessions_folder().parent
-    assert place.parent == short_path
+    folder = sessions_folder().parent
+    assert folder.parent == short_path
     (short_path / "elsewhere").mkdir()
-    place.symlink_to(short_path / "elsewhere")
+    folder.symlink_to(short_path / "elsewhere")
     with pytest.raises(ResourceError, match="a link, a file, or a folder of another user"):
         local_ray.start_own(RaySettings())
-    place.unlink()
-    place.mkdir(mode=0o777)
-    local_ray._make_private(place)
-    assert place.stat().st_mode & 0o777 == 0o700
+    folder.unlink()
+    folder.mkdir(mode=0o777)
+    local_ray._make_private(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_sockets_have_short_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ def build_model(shape, classes):
     class Failing(nn.Sequential):
         def forward(self, images):
             if self.training and FAILURE:
-                place = "http://writer:canary-" + "robin-3@metrics.example"
-                raise FAILURE(f"{os.environ['PARTNER_API_KEY']} was refused by {place}")
+                address = "http://writer:canary-" + "robin-3@metrics.example"
+                raise FAILURE(f"{os.environ['PARTNER_API_KEY']} was refused by {address}")
             return super().forward(images)
 
     return Failing(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], classes))
@@ -74,11 +74,11 @@ class Ran(NamedTuple):
 
     def where(self, canary: str) -> list[str]:
         """The output and files that contain a canary."""
-        found = ["output"] if canary in self.said else []
+        leaks = ["output"] if canary in self.said else []
         files = [
             file for root in (self.home, self.server) for file in sorted(root.rglob("*")) if file.is_file()
         ]
-        return found + [str(file) for file in files if canary.encode() in file.read_bytes()]
+        return leaks + [str(file) for file in files if canary.encode() in file.read_bytes()]
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +128,14 @@ def retrain(folder: Path, server: MlflowServer, port: int, *, failure: str = "No
 
 def sockets(pid: int) -> set[tuple[str, str]]:
     """(process, address) of all sockets at which a process and its children listen."""
-    found = set()
+    listeners = set()
     with suppress(psutil.Error):
         for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
             with suppress(psutil.Error):
-                for one in process.net_connections("inet"):
-                    if one.status == psutil.CONN_LISTEN:
-                        found.add((process.name(), one.laddr.ip))
-    return found
+                for connection in process.net_connections("inet"):
+                    if connection.status == psutil.CONN_LISTEN:
+                        listeners.add((process.name(), connection.laddr.ip))
+    return listeners
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,9 @@ COLOUR = re.compile(r"\x1b\[[\d;]*m")
 def test_nothing_that_is_printed_commands_a_terminal(text: str) -> None:
     shown = printable(text)
     assert not UNSAFE.search(shown)
-    assert all(unicodedata.category(one) not in ("Cc", "Cs") or one in "\n\t" for one in shown)
+    assert all(
+        unicodedata.category(character) not in ("Cc", "Cs") or character in "\n\t" for character in shown
+    )
     assert printable(shown) == shown
     assert paragraph(paragraph(text)) == paragraph(text)
     assert json.loads(printable(json.dumps([text], ensure_ascii=False))) == [text]

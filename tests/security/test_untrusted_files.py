@@ -141,10 +141,10 @@ def pickled_objects(folder: Path, name: str, mark: Path) -> Path:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("read", [read_as_a_source, read_to_predict])
-@pytest.mark.parametrize("place", PICKLED)
-def test_parquet_with_pickled_values(tmp_path: Path, place: str, read: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("name", PICKLED)
+def test_parquet_with_pickled_values(tmp_path: Path, name: str, read: Callable[[Path], None]) -> None:
     mark = tmp_path / "executed"
-    folder = pickled_objects(tmp_path / "data", place, mark)
+    folder = pickled_objects(tmp_path / "data", name, mark)
     with pytest.raises(DataError, match=r"t\w+\.parquet: column .* may run code"):
         read(folder)
     assert not mark.exists()

@@ -368,9 +368,9 @@ def test_other_categories_than_those_registered_are_refused(registry: Registered
 @pytest.mark.extended
 def test_a_machine_without_xgboost_names_the_command(registry: RegisteredTrees) -> None:
     command = [sys.executable, "-c", _WITHOUT, str(registry.home.root)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert found.returncode != 0
-    last = found.stderr.strip().splitlines()[-1]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("training.errors.SettingError: model boosted version 1 is loaded by xgboost")
     assert last.endswith("`make setup EXTRAS=all`")
 

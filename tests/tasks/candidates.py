@@ -61,12 +61,15 @@ class World(NamedTuple):
 
     def versions(self) -> list[int]:
         wanted = f"name = '{self.model}' and tags.`{RUN_KEY_TAG}` = '{self.candidate.plan.run_key}'"
-        return [int(one.version) for one in self.client.search_model_versions(wanted)]
+        return [int(version.version) for version in self.client.search_model_versions(wanted)]
 
     def decisions(self) -> list[tuple[str, str | None, str]]:
         file = self.home.root / "decisions" / f"{self.model}.jsonl"
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return [(one["action"], one.get("from"), one.get("to") or one["candidate"]) for one in lines]
+        return [
+            (decision["action"], decision.get("from"), decision.get("to") or decision["candidate"])
+            for decision in lines
+        ]
 
 
 def trained_candidate(

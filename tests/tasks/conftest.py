@@ -18,7 +18,8 @@ def poor_and_good(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     poor = trained_candidate(home, epochs=1, learning_rate=1e-6).register(floor=0.0)
     good = trained_candidate(home, epochs=4), trained_candidate(home, epochs=5)
     first, second = (
-        one._replace(evaluation=one.evaluation.model_copy(update={"champion_version": "2"})) for one in good
+        candidate._replace(evaluation=candidate.evaluation.model_copy(update={"champion_version": "2"}))
+        for candidate in good
     )
     return home, poor, (first, second)
 

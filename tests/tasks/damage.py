@@ -46,8 +46,10 @@ def version_names_other_weights(subject: Subject) -> None:
 
 
 def version_twice(subject: Subject) -> None:
-    one = subject.client.get_model_version("digits", "1")
-    subject.client.create_model_version("digits", source=one.source, run_id=one.run_id, tags=one.tags)
+    version = subject.client.get_model_version("digits", "1")
+    subject.client.create_model_version(
+        "digits", source=version.source, run_id=version.run_id, tags=version.tags
+    )
 
 
 def version_gone(subject: Subject) -> None:
@@ -63,12 +65,12 @@ def decisions_gone(subject: Subject) -> None:
 
 
 def registered_model_swapped(subject: Subject) -> None:
-    places = [
+    paths = [
         Path(subject.client.get_model_version_download_uri("digits", number).removeprefix("file://"))
         for number in ("1", "2")
     ]
-    shutil.rmtree(places[0])
-    shutil.copytree(places[1], places[0])
+    shutil.rmtree(paths[0])
+    shutil.copytree(paths[1], paths[0])
 
 
 def point_twice(subject: Subject) -> None:
@@ -233,8 +235,8 @@ def verdict_turned_in_mlflow(subject: Subject) -> None:
 def accuracy_embellished(subject: Subject) -> None:
     file = next(subject.paths.evaluation.glob("*/predictions.parquet"))
     table = pq.read_table(file)
-    place = table.column_names.index("candidate")
-    pq.write_table(table.set_column(place, "candidate", table["label"]), file)
+    index = table.column_names.index("candidate")
+    pq.write_table(table.set_column(index, "candidate", table["label"]), file)
 
 
 def ingredient_changed(subject: Subject) -> None:

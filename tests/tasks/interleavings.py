@@ -186,18 +186,18 @@ class Execution:
 
     def choices(self) -> list[Choice]:
         """Events that are possible next; those of the actor that acted last come first."""
-        found = []
+        choices = []
         for number in sorted(range(len(self.actors)), key=lambda number: number != self.last):
             actor = self.actors[number]
             if actor.over:
                 continue
             if self._can_step(actor) and self._is_within_limit(number):
-                found.append(Choice(number, "step"))
+                choices.append(Choice(number, "step"))
             if actor.pending is None and self._may_lapse(number):
-                found.append(Choice(number, "lapse"))
+                choices.append(Choice(number, "lapse"))
             if self.crashes < self.limits.crashes:
-                found.append(Choice(number, "crash"))
-        return found
+                choices.append(Choice(number, "crash"))
+        return choices
 
     def _can_step(self, actor: Actor) -> bool:
         return not actor.over and (actor.pending is not None or self.model.tags != actor.seen)
@@ -233,7 +233,7 @@ class Execution:
 
     def key(self) -> bytes:
         """Digest of everything on which future events and the invariants depend."""
-        actors = [(one.trace, one.over, one.pending is None) for one in self.actors]
+        actors = [(actor.trace, actor.over, actor.pending is None) for actor in self.actors]
         last = None if self.limits.preemptions is None else self.last
         state = (self.registry.models, actors, self.crashes, self.lapses, self.moves, last)
         return hashlib.sha256(repr(state).encode()).digest()
@@ -310,7 +310,7 @@ def explore(begin: Callable[[], Execution], check: Callable[[Execution], None]) 
                 path = (*path, choices[0])
                 execution.do(choices[0])
         except Exception as error:
-            error.add_note(" ".join(f"{one.actor}:{one.what}" for one in path))
+            error.add_note(" ".join(f"{choice.actor}:{choice.what}" for choice in path))
             raise
         finally:
             execution.end()

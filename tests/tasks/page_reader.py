@@ -54,6 +54,6 @@ class Page(HTMLParser):
 
 def share(text: str) -> float:
     """The fraction that a percentage or a change in percentage points denotes."""
-    found = re.match(r"([+−]?)([\d.]+)", text)
-    assert found, text
-    return float(found[2]) * (-1 if found[1] == "−" else 1) / 100
+    match = re.match(r"([+−]?)([\d.]+)", text)
+    assert match, text
+    return float(match[2]) * (-1 if match[1] == "−" else 1) / 100

@@ -72,13 +72,16 @@ def regrouped(classes: int) -> Arrays:
     """The test rows with 2 classes (even, odd) or a multiple of 10 (each digit split into as many kinds)."""
     pixels, labels, *chances = digits_run()[1]
     if classes == 2:
-        ours, theirs = (np.stack([one[:, 0::2].sum(1), one[:, 1::2].sum(1)], axis=1) for one in chances)
+        ours, theirs = (
+            np.stack([probabilities[:, 0::2].sum(1), probabilities[:, 1::2].sum(1)], axis=1)
+            for probabilities in chances
+        )
         return pixels, labels % 2, ours, theirs
     kinds = classes // 10
     kind = np.arange(len(labels)) % kinds
     spread = np.zeros((2, len(labels), 10, kinds), np.float32)
-    for at, one in enumerate(chances):
-        spread[at, np.arange(len(labels)), :, kind] = one
+    for at, probabilities in enumerate(chances):
+        spread[at, np.arange(len(labels)), :, kind] = probabilities
     ours, theirs = spread.reshape(2, len(labels), classes)
     return pixels, labels * kinds + kind, ours, theirs
 
@@ -96,7 +99,7 @@ def evaluation(names: tuple[str, ...], with_champion: bool) -> tuple[Evaluation,
         predictions="predictions.parquet",
         **paired(labels, ours, theirs if with_champion else None).model_dump(),
     )
-    return made, tuple(pixels[one.row] for one in mistakes)
+    return made, tuple(pixels[mistake.row] for mistake in mistakes)
 
 
 KEY, DATA, WEIGHTS, SOURCE = (
@@ -178,7 +181,7 @@ def report(names: tuple[str, ...] = DIGITS, with_champion: bool = True, floor: f
         release=release(judged(compared, GateSettings(floor=floor, policy="not_worse", margin=0.04))),
         trained=trained(),
         evaluation=compared,
-        dataset=dataset(names, tuple(one.rows for one in compared.candidate.classes)),
+        dataset=dataset(names, tuple(class_score.rows for class_score in compared.candidate.classes)),
         settings=describe(Settings()),
         ingredients={
             "data": DATA,

@@ -50,8 +50,8 @@ class RegistryInMemory:
         return SimpleNamespace(name=name, tags=dict(model.tags), aliases=aliases)
 
     def search_registered_models(self, **_: Any) -> PagedList[SimpleNamespace]:
-        found = [self.get_registered_model(name) for name in sorted(self.models)]
-        return PagedList(found, None)
+        models = [self.get_registered_model(name) for name in sorted(self.models)]
+        return PagedList(models, None)
 
     def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
         self._model(name).tags[key] = value
@@ -77,22 +77,22 @@ class RegistryInMemory:
 
     def search_model_versions(self, wanted: str, **_: Any) -> PagedList[SimpleNamespace]:
         named, made_by = (re.search(rf"{field} = '([^']*)'", wanted) for field in ("name", "run_id"))
-        tags, beginnings, found = dict(_TAG.findall(wanted)), _BEGINNING.findall(wanted), []
+        tags, beginnings, versions = dict(_TAG.findall(wanted)), _BEGINNING.findall(wanted), []
         for name in [named[1]] if named else sorted(self.models):
             model = self.models.get(name, Model())
             numbers = [number for number in model.versions if tags.items() <= model.versions[number].items()]
             for tag, beginning in beginnings:
                 texts = {number: model.versions[number].get(tag) for number in numbers}
-                numbers = [one for one, text in texts.items() if text and text.startswith(beginning)]
+                numbers = [number for number, text in texts.items() if text and text.startswith(beginning)]
             chosen = [number for number in numbers if not made_by or model.runs[number] == made_by[1]]
-            found += [self.get_model_version(name, str(number)) for number in chosen]
-        return PagedList(found, None)
+            versions += [self.get_model_version(name, str(number)) for number in chosen]
+        return PagedList(versions, None)
 
     def delete_model_version(self, name: str, version: str) -> None:
         self._version(name, version)
         model = self.models[name]
         del model.versions[int(version)]
-        model.aliases = {one: number for one, number in model.aliases.items() if number != int(version)}
+        model.aliases = {alias: number for alias, number in model.aliases.items() if number != int(version)}
 
     def set_model_version_tag(self, name: str, version: str, key: str, value: str) -> None:
         self._version(name, version)[key] = value

@@ -83,9 +83,9 @@ def candidate(
         "tracking": {"system_metrics": False},
     }
     settings = resolve(recipe.settings, base, overrides)
-    found = recipe.source.fetch(home.sources / ref.name)
-    plan = identify(home, ref, settings, found)
+    source_files = recipe.source.fetch(home.sources / ref.name)
+    plan = identify(home, ref, settings, source_files)
     keep_plan(plan)
-    version = small_runs.prepared_from(home, found, ref.name, settings.data, ref.problem)
+    version = small_runs.prepared_from(home, source_files, ref.name, settings.data, ref.problem)
     trained = launch(make_job(plan.run_key, plan.paths, plan.recipe, plan.settings, version))
     return Candidate(home, plan, version, trained, evaluate.fn(plan, version, trained))

@@ -36,7 +36,7 @@ def diabetes_run() -> tuple[tuple[EpochMetrics, ...], Numbers, dict[str, float]]
     trees.fit(rows[train], targets[train])
     staged = [list(trees.staged_predict(rows[part])) for part in (train, validation)]
     errors = [
-        [float(np.mean((one - targets[part]) ** 2)) for one in predictions]
+        [float(np.mean((predicted - targets[part]) ** 2)) for predicted in predictions]
         for part, predictions in zip((train, validation), staged, strict=True)
     ]
     history = tuple(
@@ -64,8 +64,8 @@ def schema(name: str = "progression") -> TableSchema:
     """The columns of the diabetes table, with `sex` as a category of which two values are missing."""
     data = load_diabetes(scaled=False)
     columns = []
-    for place, column in enumerate(data.feature_names):
-        values = data.data[:, place]
+    for index, column in enumerate(data.feature_names):
+        values = data.data[:, index]
         if column == "sex":
             counts = tuple(int((values == code).sum()) for code in (1, 2))
             columns.append(
@@ -106,7 +106,7 @@ def regression_report(
 ) -> ReportInputs:
     """Inputs of a report on a regression by XGBoost; `times` repeats the test rows, so that there are many."""
     history, numbers, shares = diabetes_run()
-    rows, targets, ours, theirs = (np.concatenate([one] * times) for one in numbers)
+    rows, targets, ours, theirs = (np.concatenate([array] * times) for array in numbers)
     table = schema(target)
     worst = largest_errors(targets, ours)
     compared = Evaluation(
@@ -121,7 +121,7 @@ def regression_report(
     looks = ()
     if with_champion:
         digests = np.arange(len(rows), dtype=np.uint64)
-        squared = [np.square(one.astype(float) - targets) for one in (ours, theirs)]
+        squared = [np.square(predicted.astype(float) - targets) for predicted in (ours, theirs)]
         outcomes = NumberOutcomes(digests, targets, *squared)
         looks = (
             take_look("better", "candidate", Reference("6", "champion"), outcomes, Reign(), settings)[0],
@@ -142,7 +142,7 @@ def regression_report(
         commands=(),
         mistakes=(),
         words=run_words("table", "xgboost", "regression"),
-        example_rows=tuple(tuple(f"{value:g}" for value in rows[one.row]) for one in worst),
+        example_rows=tuple(tuple(f"{value:g}" for value in rows[error.row]) for error in worst),
         predicted=Predicted(targets.astype(float), ours.astype(float)),
         importances=shares,
     )

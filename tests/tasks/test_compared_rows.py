@@ -46,15 +46,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.mark.extended
 def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: Home) -> None:
-    one = candidate(home, 0.4)
+    new_candidate = candidate(home, 0.4)
     client = connect(None, home)
-    champion = champion_of(client, one.plan.model)
+    champion = champion_of(client, new_candidate.plan.model)
     assert champion is not None
-    trained_on = training_rows_of(client, one.plan, champion)
+    trained_on = training_rows_of(client, new_candidate.plan, champion)
     assert trained_on is not None
-    seen = rows_among(one.version, "test", trained_on)
+    seen = rows_among(new_candidate.version, "test", trained_on)
     assert 0.3 < seen.mean() < 0.7  # of test rows (digest < 0.4), those < 0.2 were test rows before
-    evaluation = one.evaluation
+    evaluation = new_candidate.evaluation
     assert (evaluation.left_out, evaluation.rows) == (seen.sum(), (~seen).sum())
     assert evaluation.training_rows_known
     table = pq.read_table(evaluation.predictions)
@@ -64,7 +64,7 @@ def test_test_rows_that_the_champion_was_trained_on_are_left_out_and_said(home: 
     right = (table["candidate"].to_numpy()[~seen] == labels).mean()
     assert evaluation.candidate.accuracy == right
     assert all(not seen[mistake.row] for mistake in evaluation.mistakes)
-    release = one.register()
+    release = new_candidate.register()
     assert f"{seen.sum()} more test rows are left out, as version {champion} was trained on them" in (
         release.verdict.rules[0].explanation
     )
@@ -96,38 +96,38 @@ def test_equal_features_do_not_make_a_training_row(tmp_path: Path) -> None:
 
 
 def test_the_champions_dataset_in_this_home_tells_where_its_run_has_no_record(home: Home) -> None:
-    one = candidate(home, 0.4)
+    new_candidate = candidate(home, 0.4)
     client = connect(None, home)
-    entry = client.get_model_version(one.plan.model, "1")
-    recorded = training_rows_of(client, one.plan, "1")
+    entry = client.get_model_version(new_candidate.plan.model, "1")
+    recorded = training_rows_of(client, new_candidate.plan, "1")
     artifacts = Path(client.get_run(entry.run_id).info.artifact_uri.removeprefix("file://"))
     kept = (artifacts / TRAINING_ROWS).rename(artifacts / "kept.npy")
     folder = home.dataset("digits", entry.tags[DATASET_TAG])
     try:
-        assert np.array_equal(training_rows_of(client, one.plan, "1"), recorded)
+        assert np.array_equal(training_rows_of(client, new_candidate.plan, "1"), recorded)
         aside = folder.rename(folder.with_name("aside"))
         try:
-            assert training_rows_of(client, one.plan, "1") is None
-            shutil.rmtree(Path(one.evaluation.predictions).parent)
-            unknown = evaluate.fn(one.plan, one.version, one.trained)
+            assert training_rows_of(client, new_candidate.plan, "1") is None
+            shutil.rmtree(Path(new_candidate.evaluation.predictions).parent)
+            unknown = evaluate.fn(new_candidate.plan, new_candidate.version, new_candidate.trained)
         finally:
             aside.rename(folder)
     finally:
         kept.rename(artifacts / TRAINING_ROWS)
-        shutil.rmtree(Path(one.evaluation.predictions).parent, ignore_errors=True)
+        shutil.rmtree(Path(new_candidate.evaluation.predictions).parent, ignore_errors=True)
     assert (unknown.training_rows_known, unknown.left_out) == (False, 0)
 
 
 def test_a_damaged_record_of_training_rows_is_unknown(home: Home) -> None:
-    one = candidate(home, 0.4)
+    new_candidate = candidate(home, 0.4)
     client = connect(None, home)
-    entry = client.get_model_version(one.plan.model, "1")
+    entry = client.get_model_version(new_candidate.plan.model, "1")
     record = Path(client.get_run(entry.run_id).info.artifact_uri.removeprefix("file://")) / TRAINING_ROWS
     whole = record.read_bytes()
     try:
         for damaged in (b"", whole[:60], whole[:-3]):
             record.write_bytes(damaged)
-            assert training_rows_of(client, one.plan, "1") is None
+            assert training_rows_of(client, new_candidate.plan, "1") is None
     finally:
         record.write_bytes(whole)
 
@@ -135,12 +135,14 @@ def test_a_damaged_record_of_training_rows_is_unknown(home: Home) -> None:
 def test_nothing_left_to_compare_is_said_with_the_way_out(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = candidate(home, 0.4)
-    shutil.rmtree(Path(one.evaluation.predictions).parent)
-    everything = np.union1d(known_rows(one.version, "test"), known_rows(one.version, "train"))
+    new_candidate = candidate(home, 0.4)
+    shutil.rmtree(Path(new_candidate.evaluation.predictions).parent)
+    everything = np.union1d(
+        known_rows(new_candidate.version, "test"), known_rows(new_candidate.version, "train")
+    )
     monkeypatch.setattr("tasks.evaluate.training_rows_of", lambda *_: everything)
     with pytest.raises(SettingError, match=r"all .* test rows were training rows .* tracking\.model"):
-        evaluate.fn(one.plan, one.version, one.trained)
+        evaluate.fn(new_candidate.plan, new_candidate.version, new_candidate.trained)
 
 
 def test_not_worse_scores_the_anchor_on_the_same_rows(home: Home) -> None:
@@ -156,15 +158,15 @@ def test_not_worse_scores_the_anchor_on_the_same_rows(home: Home) -> None:
     identity = Registry(client, "anchored").identity("1")
     standing = Standing(anchor="1", anchor_identity=identity)
     client.set_model_version_tag("anchored", "2", STANDING_TAG, standing.model_dump_json())
-    one = first.under("anchored")
-    settings = one.plan.settings
+    new_candidate = first.under("anchored")
+    settings = new_candidate.plan.settings
     gate = settings.gate.model_copy(update={"policy": "not_worse", "margin": 0.4})
-    plan = one.plan.model_copy(update={"settings": settings.model_copy(update={"gate": gate})})
-    evaluation = evaluate.fn(plan, one.version, one.trained)
+    plan = new_candidate.plan.model_copy(update={"settings": settings.model_copy(update={"gate": gate})})
+    evaluation = evaluate.fn(plan, new_candidate.version, new_candidate.trained)
     assert (evaluation.champion_version, evaluation.anchor_version) == ("2", "1")
     table = pq.read_table(evaluation.predictions)
     assert table["anchor"].equals(table["champion"])
-    release = one._replace(plan=plan, evaluation=evaluation).register()
+    release = new_candidate._replace(plan=plan, evaluation=evaluation).register()
     look = release.verdict.looks[0]
     assert (look.question, look.reference_version) == ("not_worse", "1")
     assert release.alias == "champion"

@@ -31,8 +31,8 @@ recipe = Recipe("small", "for a test", IdxFiles("small", published=Publication({
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    with serving() as found:
-        yield found
+    with serving() as web_site:
+        yield web_site
 
 
 @pytest.fixture

@@ -28,15 +28,15 @@ def begun() -> str:
 def killed(home: Home, recipe: str, pending: bool = False) -> str:
     """Create a flow run in the state in which SIGKILL leaves it; returns its id."""
     with tag_flow_runs(home, recipe):
-        found = begun()
+        run_id = begun()
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(uuid.UUID(found), Pending() if pending else Running(), force=True)
-    return found
+        client.set_flow_run_state(uuid.UUID(run_id), Pending() if pending else Running(), force=True)
+    return run_id
 
 
-def state_of(found: str) -> str:
+def state_of(run_id: str) -> str:
     with get_client(sync_client=True) as client:
-        state = client.read_flow_run(uuid.UUID(found)).state
+        state = client.read_flow_run(uuid.UUID(run_id)).state
     assert state is not None
     return str(state.type.value)
 
@@ -47,11 +47,15 @@ def test_the_next_start_marks_what_was_killed_as_crashed(home: Home, tmp_path: P
     nowhere = {"data": {"path": str(tmp_path / "nowhere")}, "scaling": {"num_workers": 0}}
     with tag_flow_runs(home, "digits"), pytest.raises(SettingError, match="nowhere"):
         retrain("digits", nowhere)
-    assert [state_of(one) for one in (running, pending)] == ["CRASHED", "CRASHED"]
-    assert [state_of(one) for one in others] == ["RUNNING", "RUNNING"]
+    assert [state_of(run_id) for run_id in (running, pending)] == ["CRASHED", "CRASHED"]
+    assert [state_of(run_id) for run_id in others] == ["RUNNING", "RUNNING"]
     with get_client(sync_client=True) as client:
         tag = f"evergreen-home:{home.identity}"
-        (own,) = [one for one in client.read_flow_runs() if tag in one.tags and one.name == "retrain-digits"]
+        (own,) = [
+            stored_run
+            for stored_run in client.read_flow_runs()
+            if tag in stored_run.tags and stored_run.name == "retrain-digits"
+        ]
     assert own.state is not None
     assert own.state.is_failed()  # because of the invalid setting: the run did not treat itself as killed
 
@@ -64,8 +68,12 @@ def name_of_run(home: Home, recipe: str, run: "Callable[[], object]") -> str:
     with tag_flow_runs(home, recipe), pytest.raises(SettingError):
         run()
     with get_client(sync_client=True) as client:
-        (found,) = [one for one in client.read_flow_runs() if f"evergreen-home:{home.identity}" in one.tags]
-    return str(found.name)
+        (own,) = [
+            stored_run
+            for stored_run in client.read_flow_runs()
+            if f"evergreen-home:{home.identity}" in stored_run.tags
+        ]
+    return str(own.name)
 
 
 def test_a_run_without_a_given_name_is_called_after_its_recipe(home: Home, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def zero(content: bytes, _: bytes, dice: random.Random) -> bytes:
 
 
 def flip(content: bytes, _: bytes, dice: random.Random) -> bytes:
-    place = dice.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ (1 << dice.randrange(8))]) + content[place + 1 :]
+    index = dice.randrange(len(content))
+    return content[:index] + bytes([content[index] ^ (1 << dice.randrange(8))]) + content[index + 1 :]
 
 
 def swap(content: bytes, other: bytes, dice: random.Random) -> bytes:
@@ -83,6 +83,11 @@ def swap(content: bytes, other: bytes, dice: random.Random) -> bytes:
     else:
         mine[first], mine[second] = mine[second], mine[first]
     return b"".join(mine)
+
+
+def deeply_nested(_: bytes, __: bytes, ___: random.Random) -> bytes:
+    """JSON on which Python's parser raises RecursionError."""
+    return b"[" * 100_000 + b"\n"
 
 
 DAMAGES: list[Damage] = [cut, zero, flip, swap]
@@ -116,42 +121,49 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {
     "ingredients": Kind(
         lambda plan: plan.paths.ingredients,
-        lambda one: read_record(one.plan.paths.ingredients, RunPlan, one.plan.paths.root.name),
+        lambda subject: read_record(subject.plan.paths.ingredients, RunPlan, subject.plan.paths.root.name),
     ),
     "trained": Kind(
-        lambda plan: plan.paths.model / TRAINED, lambda one: finished(one.plan.paths, one.plan.run_key)
+        lambda plan: plan.paths.model / TRAINED,
+        lambda subject: finished(subject.plan.paths, subject.plan.run_key),
     ),
-    "release": Kind(lambda plan: plan.paths.release, lambda one: read_release(one.plan)),
+    "release": Kind(lambda plan: plan.paths.release, lambda subject: read_release(subject.plan)),
     "comparison": Kind(lambda plan: comparison(plan) / COMPARISON, read_comparison),
     "evaluation": Kind(
-        lambda plan: comparison(plan) / EVALUATION, lambda one: find_evaluation(comparison(one.plan))
+        lambda plan: comparison(plan) / EVALUATION, lambda subject: find_evaluation(comparison(subject.plan))
     ),
     "predictions": Kind(
-        lambda plan: comparison(plan) / PREDICTIONS, lambda one: find_evaluation(comparison(one.plan))
+        lambda plan: comparison(plan) / PREDICTIONS, lambda subject: find_evaluation(comparison(subject.plan))
     ),
     "checkpoint": Kind(
-        lambda plan: checkpoint(plan) / MANIFEST, lambda one: read_manifest(checkpoint(one.plan))
+        lambda plan: checkpoint(plan) / MANIFEST, lambda subject: read_manifest(checkpoint(subject.plan))
     ),
-    "attempts": Kind(lambda plan: plan.paths.attempts, lambda one: read_attempts(one.plan.paths), True),
-    "failures": Kind(lambda plan: plan.paths.failures, lambda one: read_failures(one.plan.paths), True),
+    "attempts": Kind(
+        lambda plan: plan.paths.attempts, lambda subject: read_attempts(subject.plan.paths), True
+    ),
+    "failures": Kind(
+        lambda plan: plan.paths.failures, lambda subject: read_failures(subject.plan.paths), True
+    ),
     "metrics": Kind(
-        lambda plan: plan.paths.metrics, lambda one: MetricsFile(one.plan.paths.metrics).read(), True
+        lambda plan: plan.paths.metrics, lambda subject: MetricsFile(subject.plan.paths.metrics).read(), True
     ),
-    "beats": Kind(lambda plan: plan.paths.beats / "rank-0.json", lambda one: read_beats(one.plan.paths)),
+    "beats": Kind(
+        lambda plan: plan.paths.beats / "rank-0.json", lambda subject: read_beats(subject.plan.paths)
+    ),
     "decisions": Kind(
         lambda plan: Path(plan.home) / "decisions" / f"{plan.model}.jsonl",
-        lambda one: read_decisions(one.home, one.plan.model).undamaged(),
+        lambda subject: read_decisions(subject.home, subject.plan.model).undamaged(),
         True,
     ),
     "digests": Kind(
         lambda plan: record_of(Home(Path(plan.home)), plan.model, "1"),
-        lambda one: kept_digests(one.home, one.plan.model, "1"),
+        lambda subject: kept_digests(subject.home, subject.plan.model, "1"),
     ),
-    "replay": Kind(lambda plan: plan.paths.replay, lambda one: read_outcome(one.plan.paths)),
-    "home-id": Kind(lambda plan: Path(plan.home) / "home-id", lambda one: one.home.identity),
+    "replay": Kind(lambda plan: plan.paths.replay, lambda subject: read_outcome(subject.plan.paths)),
+    "home-id": Kind(lambda plan: Path(plan.home) / "home-id", lambda subject: subject.home.identity),
     "dataset": Kind(
         lambda plan: version(plan) / "manifest.json",
-        lambda one: dataset.find(one.home, one.plan.recipe.name, one.plan.fingerprint),
+        lambda subject: dataset.find(subject.home, subject.plan.recipe.name, subject.plan.fingerprint),
     ),
 }
 
@@ -236,30 +248,32 @@ def test_what_is_read_is_true_or_names_the_file(
 ) -> None:
     read, file, lines = KINDS[kind].read, KINDS[kind].file(subject.plan), KINDS[kind].lines
     whole, other, dice = file.read_bytes(), foreign(kind, subject), random.Random(f"{kind} {damage.__name__}")
-    truth, found = read(subject), set()
-    for _ in range(times):
-        file.write_bytes(damage(whole, other, dice))
+    truth, outcomes = read(subject), set()
+    for number in range(times):
+        file.write_bytes((damage if number else deeply_nested)(whole, other, dice))
         if kind == "beats":  # an unreadable heartbeat counts as none
             assert read(subject) in (truth, [])
         else:
-            found.add(says(read, subject, file, truth, lines, caplog))
-    assert found & {"named", "shorter"} or kind == "beats"
-    assert damage is cut or "shorter" not in found
+            outcomes.add(says(read, subject, file, truth, lines, caplog))
+    assert outcomes & {"named", "shorter"} or kind == "beats"
+    assert damage is cut or "shorter" not in outcomes
 
 
-def removals(one: Subject) -> Collection:
+def removals(subject: Subject) -> Collection:
     """Without folders outside of the home, which tests beside this one leave. Raises an error that `gc` reports."""
-    found = collect(one.home, keep=1, dry_run=True)
-    for said in found.failed.values():
+    collection = collect(subject.home, keep=1, dry_run=True)
+    for said in collection.failed.values():
         raise DataError(said)
-    return found.model_copy(update={"removals": tuple(one for one in found.removals if one.recipe)})
+    return collection.model_copy(
+        update={"removals": tuple(removal for removal in collection.removals if removal.recipe)}
+    )
 
 
 COMMANDS: dict[str, Ask] = {
-    "plan": lambda one: preview("digits", one.plan.settings.model_dump(), one.home),
-    "reuse": lambda one: find_release(one.plan),
+    "plan": lambda subject: preview("digits", subject.plan.settings.model_dump(), subject.home),
+    "reuse": lambda subject: find_release(subject.plan),
     "gc": removals,
-    "next": lambda one: arguments_of_run(one.home, "digits", one.plan.run_key),
+    "next": lambda subject: arguments_of_run(subject.home, "digits", subject.plan.run_key),
 }
 
 
@@ -272,6 +286,32 @@ def test_commands_tell_the_truth_or_name_the_file(
     file.write_bytes(dice.choice(DAMAGES[:3])(file.read_bytes(), b"", dice))
     for name, ask in COMMANDS.items():
         says(ask, subject, file, truths[name], False, caplog)
+
+
+OF_A_RUN = tuple(name for name in KINDS if name not in ("dataset", "home-id", "decisions", "digests"))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("damage", [*DAMAGES[:3], deeply_nested])
+@pytest.mark.parametrize("kind", OF_A_RUN)
+def test_damage_of_earlier_runs_stops_no_new_run(subject: Subject, kind: str, damage: Damage) -> None:
+    """A run with other settings is planned although this record of both earlier runs is damaged."""
+    changed = subject.plan.settings.model_dump()
+    changed["training"]["epochs"] += 1
+    dice = random.Random(f"{kind} {damage.__name__}")
+    files = [
+        KINDS[kind].file(run) for run in (subject.plan, subject.other) if KINDS[kind].file(run).is_file()
+    ]
+    kept = {file: file.read_bytes() for file in files}
+    try:
+        for file, content in kept.items():
+            file.write_bytes(damage(content, b"", dice))
+        new = preview("digits", changed, subject.home)
+    finally:
+        for file, content in kept.items():
+            file.write_bytes(content)
+    assert new.run_key not in (subject.plan.run_key, subject.other.run_key)
+    assert new.outcome.startswith(("new run", "first run"))
 
 
 def test_missing_predictions_are_made_again(subject: Subject, caplog: pytest.LogCaptureFixture) -> None:
@@ -332,9 +372,13 @@ def test_verify_finds_all_damage(subject: Subject) -> None:
         file.write_bytes(flip(file.read_bytes(), b"", random.Random(3)))
     KINDS["decisions"].file(subject.plan).write_bytes(b"")
     findings = verify(subject.plan.paths, subject.home)
-    records = next(one for one in findings if one.name == "records")
+    records = next(finding for finding in findings if finding.name == "records")
     assert records.ok is False
-    assert all("damage" in one.detail or one.ok is not True for one in findings if one.name == "alias")
+    assert all(
+        "damage" in finding.detail or finding.ok is not True
+        for finding in findings
+        if finding.name == "alias"
+    )
 
 
 def test_a_rollback_keeps_the_decisions_that_can_be_read(

@@ -13,7 +13,7 @@ from tasks.trackers.embedded_store import opened
 from tasks.trackers.mlflow_store import connect
 from training.errors import ResourceError, SettingError
 from training.storage.paths import HOME_VARIABLE, Home
-from training.storage.paths import home as home_of_environment
+from training.storage.paths import home_to_write as home_of_environment
 from training.storage.record_files import DamagedError
 
 # Special characters of SQLite's and SQLAlchemy's URLs, an encoded percent sign, and a long name in UTF-8.
@@ -24,9 +24,9 @@ ODD = [
 DATABASE = """
 import asyncio
 from flows.local.environment import prepare
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 
-prepare(home())
+prepare(home_to_write())
 
 from prefect.server.database import provide_database_interface
 from sqlalchemy import text

@@ -32,11 +32,11 @@ def compared(champion: DatasetVersion, version: DatasetVersion) -> None:
     compare_champion("m", "4", (champion.shape, champion.problem, champion.table), version)
 
 
-def changed(place: int, **fields: Any) -> DatasetVersion:
+def changed(index: int, **fields: Any) -> DatasetVersion:
     """The table with other fields in one column."""
     assert VERSION.table is not None
     columns = list(VERSION.table.columns)
-    columns[place] = columns[place].model_copy(update=fields)
+    columns[index] = columns[index].model_copy(update=fields)
     return with_columns(*columns)
 
 

@@ -53,18 +53,18 @@ LOOK = (
 
 def test_a_finished_training_with_accuracies_by_their_old_names(tmp_path: Path) -> None:
     (tmp_path / "trained.json").write_text(TRAINED)
-    found = read_record(tmp_path / "trained.json", TrainedModel, OWNER)
-    assert found.selected().validation_score == 0.9242424242424242
-    assert found.selected().train_score == 0.9126506024096386
-    assert TrainedModel.model_validate_json(found.model_dump_json()) == found
+    trained = read_record(tmp_path / "trained.json", TrainedModel, OWNER)
+    assert trained.selected().validation_score == 0.9242424242424242
+    assert trained.selected().train_score == 0.9126506024096386
+    assert TrainedModel.model_validate_json(trained.model_dump_json()) == trained
 
 
 def test_an_evaluation_is_one_of_a_classification() -> None:
-    found = Evaluation.model_validate_json(EVALUATION)
-    assert isinstance(found.candidate, ClassificationScore)
-    assert isinstance(found.champion, ClassificationScore)
-    assert problem_of(found.candidate).name == "classification"
-    assert found.largest_errors == ()
+    evaluation = Evaluation.model_validate_json(EVALUATION)
+    assert isinstance(evaluation.candidate, ClassificationScore)
+    assert isinstance(evaluation.champion, ClassificationScore)
+    assert problem_of(evaluation.candidate).name == "classification"
+    assert evaluation.largest_errors == ()
 
 
 def test_a_recorded_comparison_is_judged_as_before() -> None:

@@ -54,10 +54,10 @@ def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
     recipe = write_recipe(tmp_path)
     assert run(recipe).alias == "champion"
     client = connect(None, home)
-    place = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
-    content = bytearray(place.read_bytes())
+    file = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    place.write_bytes(content)
+    file.write_bytes(content)
     with pytest.raises(DataError, match=r"plain version 1.*delete the alias on the model's page"):
         run(recipe, validation_share=0.3)
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
@@ -77,8 +77,8 @@ def test_a_damaged_anchor_is_refused_before_training_and_can_be_given_up(home: H
     second = retrained(0.3)
     client = connect(None, home)
     assert (second.version, second.alias, anchor_of(client, "plain", "2")) == ("2", "champion", "1")
-    place = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
-    place.write_bytes(place.read_bytes()[:-1])
+    file = Path(urlparse(client.get_model_version_download_uri("plain", "1")).path) / "data" / "model.pt2"
+    file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"version 1 is the anchor.*Or delete version 1 in MLflow"):
         retrained(0.35)
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 2

@@ -71,14 +71,18 @@ def shown(name: str, folder: Path) -> dict[str, Any]:
     )
     show_in_prefect(cast(RunPlan, plan), sample(), [picture], "1")
     with get_client(sync_client=True) as client:
-        return {one.key: one.data for one in client.read_artifacts() if str(one.key).startswith(name)}
+        return {
+            artifact.key: artifact.data
+            for artifact in client.read_artifacts()
+            if str(artifact.key).startswith(name)
+        }
 
 
 def test_a_report_that_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="evergreen.report"), behind_a_proxy(lambda _: 0):
-        found = shown("taken", tmp_path)
-    assert sorted(found) == ["taken-learning-curves", "taken-report"]
-    assert "## Gate" in found["taken-report"]
+        artifacts = shown("taken", tmp_path)
+    assert sorted(artifacts) == ["taken-learning-curves", "taken-report"]
+    assert "## Gate" in artifacts["taken-report"]
     assert "evergreen.report" not in {record.name for record in caplog.records}  # the proxy has no websockets
 
 
@@ -88,10 +92,10 @@ def test_of_a_report_that_is_too_large_the_verdict_is_shown(
     limit = len(markdown(sample())) // 2
     proxy = behind_a_proxy(lambda size: 413 if size > limit else 0)
     with caplog.at_level(logging.WARNING, logger="evergreen.report"), proxy:
-        found = shown("large", tmp_path)
-    assert sorted(found) == ["large-report"]
-    assert found["large-report"].startswith("# ")
-    assert "## Gate" not in found["large-report"]
+        artifacts = shown("large", tmp_path)
+    assert sorted(artifacts) == ["large-report"]
+    assert artifacts["large-report"].startswith("# ")
+    assert "## Gate" not in artifacts["large-report"]
     assert f"it is in {tmp_path / 'report.html'}" in caplog.text
     assert f"it is in {tmp_path / 'learning_curves.png'}" in caplog.text
     assert "client_max_body_size" in caplog.text

@@ -61,9 +61,9 @@ def promoted(promoted_home: Done) -> Iterator[Done]:
 @pytest.mark.extended
 def test_the_same_question_has_the_same_answer(promoted: Done, kept_home: Done) -> None:
     for done in (promoted, kept_home):
-        found = find_release(done.plan)
-        assert found is not None
-        assert found == done.release.model_copy(update={"reused": True})
+        release = find_release(done.plan)
+        assert release is not None
+        assert release == done.release.model_copy(update={"reused": True})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_another_store_is_another_registration(promoted: Done, tmp_path: Path) -
     assert find_release(promoted.asked_for("tracking", uri=f"sqlite:///{tmp_path}/other.db")) is None
 
 
-def test_a_release_that_can_not_be_read_is_made_anew(promoted: Done) -> None:
+def test_a_release_that_can_not_be_read_is_made_again(promoted: Done) -> None:
     promoted.plan.paths.release.write_text("{}")
     assert find_release(promoted.plan) is None
 
@@ -88,9 +88,9 @@ def test_weights_that_were_refused_after_a_rollback_are_not_called_promoted(prom
     refused = promoted.release.model_copy(update={"alias": "none"})
     write_text(promoted.plan.paths.release, refused.model_dump_json())
     try:
-        found = find_release(promoted.plan)
-        assert found is not None
-        assert found.verdict.summary == f"Not promoted: {NOT_AGAIN}"
+        release = find_release(promoted.plan)
+        assert release is not None
+        assert release.verdict.summary == f"Not promoted: {NOT_AGAIN}"
     finally:
         client.set_registered_model_alias(promoted.plan.model, CHAMPION, promoted.release.version)
 
@@ -157,8 +157,8 @@ def test_a_champion_whose_alias_was_removed_by_hand_is_warned_of(
     )
     client.delete_registered_model_alias(name, CHAMPION)
     try:
-        found = find_release(promoted.plan)
-        assert found is not None
+        release = find_release(promoted.plan)
+        assert release is not None
         assert "has no version with the alias champion" in caplog.text
     finally:
         client.set_registered_model_alias(name, CHAMPION, version)

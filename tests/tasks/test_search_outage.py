@@ -15,7 +15,7 @@ class Search(module._Running):
 
     def __init__(self, error: Exception) -> None:
         self.planned: Any = SimpleNamespace(plans=[None])
-        self.found: Any = SimpleNamespace(results=(), with_result=lambda _: self.found)
+        self.search: Any = SimpleNamespace(results=(), with_result=lambda _: self.search)
         self._progress: Any = SimpleNamespace(ended=lambda _: None)
         self._began = {}
         self._published = set()

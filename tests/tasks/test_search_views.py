@@ -63,7 +63,7 @@ def test_the_winner_is_a_finished_trial_where_there_is_one() -> None:
 def test_what_is_left_to_do() -> None:
     assert SEARCH.left == []
     again = SEARCH.with_result(result(3, None, "failed", error="died", transient=True))
-    assert [one.number for one in again.left] == [3]
+    assert [pending_trial.number for pending_trial in again.left] == [3]
     assert len(again.results) == 4
 
 

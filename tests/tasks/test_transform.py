@@ -29,33 +29,35 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("prefect_harness")
-def test_a_damaged_version_is_made_anew_from_its_source(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_version_is_made_again_from_its_source(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
     plan = planned(home)
     version = prepare(plan)
-    place = Path(version.path)
+    folder = Path(version.path)
     images = open_columns(version, "train").inputs.tobytes()
     for number, name in enumerate([version.parts["train"][0].path, MANIFEST, version.parts["test"][0].path]):
-        flip(place / name)
+        flip(folder / name)
         with caplog.at_level(logging.WARNING, "evergreen"):
             assert plan.find_dataset() is None
-        assert str(place / name) in caplog.text
+        assert str(folder / name) in caplog.text
         again = prepare(plan)
         assert (again, plan.find_dataset()) == (version, version)
         assert open_columns(again, "train").inputs.tobytes() == images
-        assert (place.parent / f"{place.name}.damaged-{number}").is_dir()
-        assert f"{place} is damaged (" in caplog.text
-        assert f"was set aside as {place.name}.damaged-{number}" in caplog.text
+        assert (folder.parent / f"{folder.name}.damaged-{number}").is_dir()
+        assert f"{folder} is damaged (" in caplog.text
+        assert f"was set aside as {folder.name}.damaged-{number}" in caplog.text
 
 
 def test_what_is_set_aside_never_takes_the_place_of_what_was(tmp_path: Path) -> None:
-    place = tmp_path / "version"
+    folder = tmp_path / "version"
     for number in range(3):
-        place.mkdir()
-        (place / "file").write_text(str(number))
-        set_damaged_aside(place)
+        folder.mkdir()
+        (folder / "file").write_text(str(number))
+        set_damaged_aside(folder)
     shutil.rmtree(tmp_path / "version.damaged-0")
-    place.mkdir()
-    set_damaged_aside(place)
+    folder.mkdir()
+    set_damaged_aside(folder)
     assert {path.name for path in tmp_path.iterdir()} == {f"version.damaged-{number}" for number in range(3)}
     assert (tmp_path / "version.damaged-2" / "file").read_text() == "2"
-    set_damaged_aside(place)  # nothing to set aside
+    set_damaged_aside(folder)  # nothing to set aside

@@ -51,14 +51,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, prefect_harness: None)
 
 
 def told(findings: tuple[Finding, ...], name: str) -> Finding:
-    return next(one for one in findings if one.name == name)
+    return next(finding for finding in findings if finding.name == name)
 
 
 @pytest.mark.extended
 def test_a_run_that_recovered_keeps_every_promise(sound: Subject, undisturbed: RunPaths) -> None:
     findings = sound.look(against=undisturbed, recovery_bound_s=60)
-    assert [one for one in findings if one.ok is not True] == []
-    assert {one.invariant for one in findings} == {f"I{number}" for number in range(1, 11)}
+    assert [finding for finding in findings if finding.ok is not True] == []
+    assert {finding.invariant for finding in findings} == {f"I{number}" for number in range(1, 11)}
     first, second = read_attempts(sound.paths)
     assert (first.first_step, second.number) == (0, 2)
     assert told(findings, "steps computed twice").detail.startswith(
@@ -82,7 +82,7 @@ def test_damage_breaks_the_invariant_that_covers_it(
     sound: Subject, damage: Callable[[Subject], None]
 ) -> None:
     damage(sound)
-    assert sound.broken() == DAMAGE[damage], [one for one in sound.look() if not one.ok]
+    assert sound.broken() == DAMAGE[damage], [finding for finding in sound.look() if not finding.ok]
 
 
 def test_a_registered_model_that_would_run_code_is_not_loaded(sound: Subject, tmp_path: Path) -> None:
@@ -98,18 +98,18 @@ def test_a_rollback_on_record_is_no_damage(sound: Subject, monkeypatch: pytest.M
     roll_back(sound.client, sound.home, "digits", "by test")
     findings = sound.look()
     assert told(findings, "alias").detail == "verdict promote; version 1 is previous"
-    assert {one.invariant for one in findings if one.ok is False} == set()
+    assert {finding.invariant for finding in findings if finding.ok is False} == set()
 
 
 def test_a_version_of_another_home_with_the_same_run_key_is_not_this_run_s(sound: Subject) -> None:
     """Homes that share a registry may train the same run key on different machines, to different weights."""
-    one = sound.client.get_model_version("digits", sound.release.version)
-    experiment = sound.client.get_run(one.run_id).info.experiment_id
+    version = sound.client.get_model_version("digits", sound.release.version)
+    experiment = sound.client.get_run(version.run_id).info.experiment_id
     other = sound.client.create_run(experiment, tags={HOME_TAG: "other"}).info.run_id
     sound.client.set_terminated(other)
-    tags = dict(one.tags) | {WEIGHTS_TAG: "0" * 64, VERDICT_TAG: "keep"}
-    made_there = sound.client.create_model_version("digits", one.source, run_id=other, tags=tags)
-    assert [found for found in sound.look() if found.ok is False] == []
+    tags = dict(version.tags) | {WEIGHTS_TAG: "0" * 64, VERDICT_TAG: "keep"}
+    made_there = sound.client.create_model_version("digits", version.source, run_id=other, tags=tags)
+    assert [finding for finding in sound.look() if finding.ok is False] == []
     edit(sound.paths.release, lambda record: record.update(version=str(made_there.version)))
     assert told(sound.look(), "weights as registered").ok is False
     assert told(sound.look(), "one version").ok is False  # the version of this home is left over
@@ -122,7 +122,7 @@ def test_a_run_of_the_same_key_in_a_former_experiment_is_no_damage(sound: Subjec
     tags = {name: ours.data.tags[name] for name in (HOME_TAG, RUN_KEY_TAG)}
     before = sound.client.create_run(former, tags=tags).info.run_id
     sound.client.set_terminated(before)
-    assert [one for one in sound.look() if one.ok is False] == []
+    assert [finding for finding in sound.look() if finding.ok is False] == []
     sound.client.update_run(before, status="RUNNING")
     assert told(sound.look(), "other MLflow runs").ok is False
 
@@ -144,17 +144,19 @@ def test_an_alias_that_was_moved_after_the_lock_was_lost(sound: Subject) -> None
     """Version 2 from another home has an earlier turn than the present champion, but becomes champion."""
     sound.client.set_model_version_tag("digits", "2", TURN_TAG, "0")
     sound.client.set_registered_model_alias("digits", CHAMPION, "2")
-    found = told(sound.look(), "alias")
-    assert (found.ok, "a process that had lost the registry lock" in found.detail) == (False, True)
+    finding = told(sound.look(), "alias")
+    assert (finding.ok, "a process that had lost the registry lock" in finding.detail) == (False, True)
     sound.client.set_model_version_tag("digits", "2", TURN_TAG, "9")
     assert "lost the registry lock" not in told(sound.look(), "alias").detail
 
 
 def test_a_recovery_that_took_too_long(sound: Subject) -> None:
-    assert {one.invariant for one in sound.look(recovery_bound_s=0.001) if one.ok is False} == {"I6"}
-    found = told(sound.look(), "recovery")
-    assert found.ok is None
-    assert "s after attempt 1; --recovery-bound" in found.detail
+    assert {finding.invariant for finding in sound.look(recovery_bound_s=0.001) if finding.ok is False} == {
+        "I6"
+    }
+    finding = told(sound.look(), "recovery")
+    assert finding.ok is None
+    assert "s after attempt 1; --recovery-bound" in finding.detail
 
 
 # Processes and files left on the machine
@@ -166,8 +168,8 @@ def test_a_held_lock(sound: Subject) -> None:
         assert sound.broken() == {"I8"}
     with (sound.home.locks / "run-other.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = told(sound.look(), "locks")
-    assert (found.ok, found.detail) == (None, "other runs of this home are active: run-other.lock")
+        finding = told(sound.look(), "locks")
+    assert (finding.ok, finding.detail) == (None, "other runs of this home are active: run-other.lock")
 
 
 def test_another_active_run_of_the_recipe_is_no_damage(sound: Subject) -> None:
@@ -182,10 +184,10 @@ def test_another_active_run_of_the_recipe_is_no_damage(sound: Subject) -> None:
         assert told(sound.look(), "locks").ok is None
         fcntl.flock(registry_lock, fcntl.LOCK_EX)
         findings = sound.look()
-    assert {one.invariant for one in findings if one.ok is False} == set()
+    assert {finding.invariant for finding in findings if finding.ok is False} == set()
     for name in ("locks", "nothing half done"):
-        found = told(findings, name)
-        assert (found.ok, "a process works on recipe digits" in found.detail) == (None, True)
+        finding = told(findings, name)
+        assert (finding.ok, "a process works on recipe digits" in finding.detail) == (None, True)
     assert sound.broken() == {"I7"}
     half_done.rmdir()
 
@@ -289,9 +291,9 @@ def test_a_flow_run_left_running_in_a_configured_server(sound: Subject) -> None:
     with get_client(sync_client=True) as client:
         left = client.create_flow_run(flow, parameters={"recipe": "digits"}, state=Running())
         try:
-            found = told(sound.look(), "Prefect, configured server")
-            assert found.ok is None
-            assert str(left.id) in found.detail
+            finding = told(sound.look(), "Prefect, configured server")
+            assert finding.ok is None
+            assert str(left.id) in finding.detail
             gone = subprocess.run(
                 [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
             )
@@ -339,7 +341,7 @@ def test_another_run_with_other_results(
     copy = RunPaths(tmp_path / "runs" / "digits" / undisturbed.root.name)
     shutil.copytree(undisturbed.root, copy.root)
     damage(copy)
-    assert {one.invariant for one in sound.look(against=copy) if one.ok is False} == broken
+    assert {finding.invariant for finding in sound.look(against=copy) if finding.ok is False} == broken
 
 
 def test_a_trainer_may_permit_other_bits_after_an_interruption(
@@ -352,8 +354,8 @@ def test_a_trainer_may_permit_other_bits_after_an_interruption(
         "training.trainers.torch.trainer.promise",
         lambda _: Promise(resumes="step", same_bits_after_kill=False, any_workers=False),
     )
-    found = told(sound.look(against=copy), "weights of the other run")
-    assert (found.ok, "which trainer torch permits" in found.detail) == (None, True)
+    finding = told(sound.look(against=copy), "weights of the other run")
+    assert (finding.ok, "which trainer torch permits" in finding.detail) == (None, True)
 
 
 def test_another_run_under_other_conditions(sound: Subject, undisturbed: RunPaths, tmp_path: Path) -> None:
@@ -362,6 +364,6 @@ def test_another_run_under_other_conditions(sound: Subject, undisturbed: RunPath
     flip(copy.model / "weights.safetensors")
     for file in copy.checkpoints.glob("*/MANIFEST.json"):
         edit(file, lambda manifest: manifest["contract"].update(threads="7"))
-    found = told(sound.look(against=copy), "weights of the other run")
-    assert found.ok is None
-    assert '"threads":"7"' in found.detail
+    finding = told(sound.look(against=copy), "weights of the other run")
+    assert finding.ok is None
+    assert '"threads":"7"' in finding.detail

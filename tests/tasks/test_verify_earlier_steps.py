@@ -24,15 +24,15 @@ def evidence(home: Home, order: SampleOrder, code: str | None) -> Evidence:
     parts: dict[str, Any] = plan.ingredients
     if code is not None:
         parts = parts | {"code": parts["code"] | {"training.data.sample_order": code}}
-    found = Evidence(plan.paths, home)
+    run_evidence = Evidence(plan.paths, home)
     # Read from files otherwise, which a whole training would have to write.
     given = {
         "plan": plan.model_copy(update={"ingredients": parts}),
         "order": order,
         "learn": range(order.rows),
     }
-    found.__dict__.update(given)
-    return found
+    run_evidence.__dict__.update(given)
+    return run_evidence
 
 
 def test_steps_of_an_earlier_rule_are_no_evidence(home: Home) -> None:

@@ -22,68 +22,68 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Candidate, Relea
     """A candidate, version 2, that was compared with the champion, version 1, by their squared errors."""
     home = Home(tmp_path_factory.mktemp("home"))
     candidate(home, parcels(), rounds=3).register()
-    one = candidate(home, parcels(), rounds=12)
-    return one, one.register()
+    new_candidate = candidate(home, parcels(), rounds=12)
+    return new_candidate, new_candidate.register()
 
 
 @pytest.fixture
 def rounded(compared: tuple[Candidate, Release]) -> Iterator[tuple[Candidate, Release]]:
     """The candidate, whose recorded look differs from its predictions by a rounding error."""
-    one, release = compared
-    one.keep(release)
-    written = one.plan.paths.release.read_bytes()
-    change(one.plan.paths.release, release.verdict.looks[0].reference_error * (1 + 1e-7))
-    yield one, release
-    one.plan.paths.release.write_bytes(written)
+    new_candidate, release = compared
+    new_candidate.keep(release)
+    written = new_candidate.plan.paths.release.read_bytes()
+    change(new_candidate.plan.paths.release, release.verdict.looks[0].reference_error * (1 + 1e-7))
+    yield new_candidate, release
+    new_candidate.plan.paths.release.write_bytes(written)
 
 
 def change(file: Path, error: float) -> None:
     edit(file, lambda record: record["verdict"]["looks"][0].update(reference_error=error))
 
 
-def scores(one: Candidate) -> Outcome:
-    return agreement.scores_follow(one.evidence())
+def scores(new_candidate: Candidate) -> Outcome:
+    return agreement.scores_follow(new_candidate.evidence())
 
 
 @pytest.mark.extended
 def test_a_look_that_the_run_recorded_is_what_its_predictions_give(
     rounded: tuple[Candidate, Release],
 ) -> None:
-    found = scores(rounded[0])
-    assert (found.ok, "mean squared error of question better" in found.detail) == (False, True)
+    outcome = scores(rounded[0])
+    assert (outcome.ok, "mean squared error of question better" in outcome.detail) == (False, True)
 
 
 def test_a_look_of_an_earlier_version_with_the_same_weights_may_be_rounded_otherwise(
     rounded: tuple[Candidate, Release],
 ) -> None:
-    one, release = rounded
-    client = connect(None, one.home)
+    new_candidate, release = rounded
+    client = connect(None, new_candidate.home)
     kept = version_tags(client, release.model, "1")[WEIGHTS_TAG]
     client.set_model_version_tag(release.model, "1", WEIGHTS_TAG, release.weights_digest)
     try:
-        assert scores(one).ok
-        change(one.plan.paths.release, release.verdict.looks[0].reference_error * (1 + 1e-4))
-        assert scores(one).ok is False
+        assert scores(new_candidate).ok
+        change(new_candidate.plan.paths.release, release.verdict.looks[0].reference_error * (1 + 1e-4))
+        assert scores(new_candidate).ok is False
     finally:
         client.set_model_version_tag(release.model, "1", WEIGHTS_TAG, kept)
 
 
 def test_a_look_of_another_home_may_be_rounded_otherwise(rounded: tuple[Candidate, Release]) -> None:
-    one, release = rounded
-    client = connect(None, one.home)
+    new_candidate, release = rounded
+    client = connect(None, new_candidate.home)
     client.set_tag(release.mlflow_run_id, HOME_TAG, "other")
     try:
-        assert scores(one).ok
+        assert scores(new_candidate).ok
     finally:
-        client.set_tag(release.mlflow_run_id, HOME_TAG, one.home.identity)
+        client.set_tag(release.mlflow_run_id, HOME_TAG, new_candidate.home.identity)
 
 
 def test_a_look_of_a_forced_run_may_be_rounded_otherwise(rounded: tuple[Candidate, Release]) -> None:
     """An ordinary run with the same weights may have recorded the look, and its version may be deleted since."""
-    one, _ = rounded
-    plan = one.plan.paths.ingredients.read_bytes()
-    edit(one.plan.paths.ingredients, lambda record: record["ingredients"].update(forced="1"))
+    new_candidate, _ = rounded
+    plan = new_candidate.plan.paths.ingredients.read_bytes()
+    edit(new_candidate.plan.paths.ingredients, lambda record: record["ingredients"].update(forced="1"))
     try:
-        assert scores(one).ok
+        assert scores(new_candidate).ok
     finally:
-        one.plan.paths.ingredients.write_bytes(plan)
+        new_candidate.plan.paths.ingredients.write_bytes(plan)

@@ -28,11 +28,11 @@ def fail_once(patch: pytest.MonkeyPatch) -> None:
         fails = number + 1 == FAILS_AFTER and not failed
         if fails:
             time.sleep(1.1)
-        found = whole(self, model, number)
+        boosting_round = whole(self, model, number)
         if fails:
             failed.append(number)
             raise TransientError("a lost worker")
-        return found
+        return boosting_round
 
     patch.setattr(Loop, "_run_round", run_or_fail)
 
@@ -42,7 +42,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Candidate, Release]
     """The run. It ended at a round without a regular metric point."""
     with pytest.MonkeyPatch.context() as patch:
         fail_once(patch)
-        one = candidate(
+        new_candidate = candidate(
             Home(tmp_path_factory.mktemp("home")),
             parcels(),
             rounds=ROUNDS,
@@ -50,37 +50,37 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Candidate, Release]
             tracking={"log_every_steps": INTERVAL},
             checkpoint={"every_steps": 6},
         )
-    assert FAILS_AFTER < len(one.trained.history) < ROUNDS
-    assert len(one.trained.history) % INTERVAL
-    release = one.register()
-    one.keep(release)
-    return one, release
+    assert FAILS_AFTER < len(new_candidate.trained.history) < ROUNDS
+    assert len(new_candidate.trained.history) % INTERVAL
+    release = new_candidate.register()
+    new_candidate.keep(release)
+    return new_candidate, release
 
 
 @pytest.fixture
 def sound(ended: tuple[Candidate, Release]) -> Iterator[Candidate]:
     """The run, undamaged before and after the test."""
-    one, _ = ended
-    kept = {file: file.read_bytes() for file in (_trained(one), one.plan.paths.release)}
-    yield one
+    new_candidate, _ = ended
+    kept = {file: file.read_bytes() for file in (_trained(new_candidate), new_candidate.plan.paths.release)}
+    yield new_candidate
     for file, content in kept.items():
         file.write_bytes(content)
 
 
-def _trained(one: Candidate) -> Path:
-    return one.plan.paths.model / TRAINED
+def _trained(new_candidate: Candidate) -> Path:
+    return new_candidate.plan.paths.model / TRAINED
 
 
 @pytest.mark.extended
 def test_rounds_since_the_newest_block_may_be_computed_twice(ended: tuple[Candidate, Release]) -> None:
-    found = attempts.computed_twice(ended[0].evidence())
-    assert found.ok, found.detail
-    assert found.detail.startswith("repeated steps: 2.1: 7; at most 10 steps between two checkpoints")
+    outcome = attempts.computed_twice(ended[0].evidence())
+    assert outcome.ok, outcome.detail
+    assert outcome.detail.startswith("repeated steps: 2.1: 7; at most 10 steps between two checkpoints")
 
 
 def test_an_early_end_is_no_damage(ended: tuple[Candidate, Release]) -> None:
-    one, release = ended
-    run = one.evidence()
+    new_candidate, release = ended
+    run = new_candidate.evidence()
     checks = (
         weights.recorded, weights.of_checkpoint, metrics.in_file, rows.used_once, files.checkpoints,
         agreement.records_agree,
@@ -88,27 +88,27 @@ def test_an_early_end_is_no_damage(ended: tuple[Candidate, Release]) -> None:
     for check in checks:
         outcome = check(run)
         assert outcome.ok, f"{check.__name__}: {outcome.detail}"
-    end = len(one.trained.history)
-    assert (release.epochs, release.stopped) == (end, one.trained.stopped)
-    assert MetricsFile(one.plan.paths.metrics).read()[-1].step == end
+    end = len(new_candidate.trained.history)
+    assert (release.epochs, release.stopped) == (end, new_candidate.trained.stopped)
+    assert MetricsFile(new_candidate.plan.paths.metrics).read()[-1].step == end
 
 
 def test_rounds_that_are_missing_are_found(sound: Candidate) -> None:
     edit(_trained(sound), lambda record: record["history"].pop())
-    found = rows.used_once(sound.evidence())
-    assert found.ok is False
-    assert f"there should be {ROUNDS}" in found.detail
+    outcome = rows.used_once(sound.evidence())
+    assert outcome.ok is False
+    assert f"there should be {ROUNDS}" in outcome.detail
 
 
 def test_another_reason_in_the_release_is_found(sound: Candidate) -> None:
     edit(sound.plan.paths.release, lambda record: record.update(stopped=""))
-    found = agreement.records_agree(sound.evidence())
-    assert found.ok is False
-    assert "stopped is " in found.detail
+    outcome = agreement.records_agree(sound.evidence())
+    assert outcome.ok is False
+    assert "stopped is " in outcome.detail
 
 
 def test_the_points_of_a_run_without_a_model_yet_are_where_they_should_be(sound: Candidate) -> None:
     _trained(sound).unlink()
     sound.plan.paths.release.unlink()
-    found = metrics.in_file(sound.evidence())
-    assert found.ok, found.detail
+    outcome = metrics.in_file(sound.evidence())
+    assert outcome.ok, outcome.detail

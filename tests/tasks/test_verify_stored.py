@@ -56,10 +56,10 @@ def test_a_flipped_byte_in_the_store_is_found_and_named(home: Home, tmp_path: Pa
     keys = open_store(url).keys("runs")
     (weights,) = [key for key in keys if key.endswith("weights.safetensors")]
     flip(tmp_path / "store" / weights)
-    (found,) = [one for one in verify(run.paths, home) if one.name == "objects in the store"]
-    assert (found.invariant, found.ok) == ("I7", False)
-    assert f"{url}/{weights}: not the bytes that were uploaded" in found.detail
-    assert "Restore the objects, or delete" in found.detail
+    (finding,) = [finding for finding in verify(run.paths, home) if finding.name == "objects in the store"]
+    assert (finding.invariant, finding.ok) == ("I7", False)
+    assert f"{url}/{weights}: not the bytes that were uploaded" in finding.detail
+    assert "Restore the objects, or delete" in finding.detail
     flip(tmp_path / "store" / weights)
     (tmp_path / "store" / weights).rename(tmp_path / "away")
     assert f"{weights}: missing" in objects(run).detail
@@ -79,10 +79,10 @@ def test_a_changed_part_file_of_the_uploaded_dataset_is_found_and_named(home: Ho
     assert dataset(run) == (True, "sha256 of 2 files")
     part = next(key for key in store.keys("datasets") if key.endswith(".parquet"))
     flip(tmp_path / "store" / part)
-    (found,) = [one for one in verify(run.paths, home) if one.name == "dataset in the store"]
-    assert (found.invariant, found.ok) == ("I7", False)
-    assert f"{url}/{part}: not the bytes that the manifest lists" in found.detail
-    assert f"Delete {url}/datasets/" in found.detail
+    (finding,) = [finding for finding in verify(run.paths, home) if finding.name == "dataset in the store"]
+    assert (finding.invariant, finding.ok) == ("I7", False)
+    assert f"{url}/{part}: not the bytes that the manifest lists" in finding.detail
+    assert f"Delete {url}/datasets/" in finding.detail
     (tmp_path / "store" / part).unlink()
     assert f"{url}/{part}: missing" in dataset(run).detail
     manifest = next(key for key in store.keys("datasets") if key.endswith("manifest.json"))

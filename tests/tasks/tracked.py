@@ -62,10 +62,10 @@ def recorded(uri: str | None, plan: RunPlan) -> list[tuple[str, int, float, int]
     client, run = the_run(uri, plan)
     ours = [name for name in run.data.metrics if "/" in name or name == "epoch"]
     return sorted(
-        (name, one.step, one.value, one.timestamp)
+        (name, point.step, point.value, point.timestamp)
         for name in ours
         if not name.startswith("system/")
-        for one in client.get_metric_history(run.info.run_id, name)
+        for point in client.get_metric_history(run.info.run_id, name)
     )
 
 
@@ -79,6 +79,6 @@ def difference(uri: str | None, plan: RunPlan) -> tuple[dict[Any, int], dict[Any
 def the_run(uri: str | None, plan: RunPlan) -> tuple[Any, Any]:
     """MLflow's client, and the only run with the plan's run key."""
     client = connect(uri, Home(Path(plan.home)))
-    places = [one.experiment_id for one in client.search_experiments()]
-    (run,) = client.search_runs(places, f"tags.`evergreen.run_key` = '{plan.run_key}'")
+    experiment_ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(experiment_ids, f"tags.`evergreen.run_key` = '{plan.run_key}'")
     return client, run

@@ -49,7 +49,7 @@ class Subject:
 
     def broken(self) -> set[str]:
         """The invariants that are violated now."""
-        return {one.invariant for one in self.look() if one.ok is False}
+        return {finding.invariant for finding in self.look() if finding.ok is False}
 
     def look(self, **more: Any) -> tuple[Finding, ...]:
         return verify(self.paths, self.home, **more)
@@ -89,9 +89,9 @@ def fail_once(patch: pytest.MonkeyPatch, step: int) -> None:
     patch.setattr(Replica, "step", step_or_fail)
 
 
-def flip(file: Path, place: int = -1) -> None:
+def flip(file: Path, index: int = -1) -> None:
     content = bytearray(file.read_bytes())
-    content[place] ^= 1
+    content[index] ^= 1
     file.write_bytes(content)
 
 
@@ -106,7 +106,7 @@ def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def edit_lines(file: Path, change: Callable[[list[str]], object]) -> None:
     """Like :func:`edit`, for a file of JSON lines."""
     records = [json.loads(line) for line in file.read_text().splitlines()]
-    plain = [{name: one[name] for name in one if name not in ("line", "check")} for one in records]
-    lines = [json.dumps(one) + "\n" for one in plain]
+    plain = [{name: record[name] for name in record if name not in ("line", "check")} for record in records]
+    lines = [json.dumps(record) + "\n" for record in plain]
     change(lines)
     file.write_text("".join(lines))

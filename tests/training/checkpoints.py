@@ -35,10 +35,10 @@ def steps(log: CheckpointLog) -> list[int]:
 
 def newest(log: CheckpointLog) -> int | None:
     """Load the newest valid checkpoint and check that its state belongs to its step; returns that step."""
-    found = log.load_newest()
-    if found is None:
+    checkpoint = log.load_newest()
+    if checkpoint is None:
         return None
-    position, state = found
+    position, state = checkpoint
     assert position == at(position.step)
     assert state["step"] == position.step
     assert torch.equal(state["tensor"], torch.full((100,), float(position.step)))

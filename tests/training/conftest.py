@@ -32,6 +32,6 @@ def images(tmp_path: Path) -> Path:
 @pytest.fixture
 def copy(digits_version: DatasetVersion, home: Home) -> DatasetVersion:
     """A copy of the digits' dataset version in this test's home."""
-    place = home.dataset("digits", digits_version.fingerprint)
-    shutil.copytree(digits_version.path, place, ignore=shutil.ignore_patterns(".columns*"))
-    return digits_version.model_copy(update={"path": str(place)})
+    folder = home.dataset("digits", digits_version.fingerprint)
+    shutil.copytree(digits_version.path, folder, ignore=shutil.ignore_patterns(".columns*"))
+    return digits_version.model_copy(update={"path": str(folder)})

@@ -41,6 +41,7 @@ COMMON = {
     "problems.objectives",
     "trainers.accounting",
     "trainers.base",
+    "trainers.finished_model",
     "trainers.generators",
     "trainers.long_work",
     "trainers.ranks",
@@ -60,8 +61,10 @@ NETWORK = {
     "trainers.network.modules",
     "trainers.network.own_settings",
     "trainers.network.checksums",
+    "trainers.network.learner",
     "trainers.network.progress",
     "trainers.network.replay",
+    "trainers.network.replay_check",
     "trainers.network.validation",
 }
 OWN_LOOP = NETWORK | {
@@ -241,8 +244,8 @@ MODULES = {
     "diabetes": COMMON | TORCH | TABLES | {"problems.objectives.regression"},
     "breast-cancer": COMMON | XGBOOST | TABLES | {"problems.objectives.classification"},
     "breast-cancer-lightgbm": COMMON | LIGHTGBM | TABLES | {"problems.objectives.classification"},
-    "rt-polarity": IMAGE_CLASSIFIER | TEXT,
-    "rt-polarity-bert": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
+    "rt-polarity-mean": IMAGE_CLASSIFIER | TEXT,
+    "rt-polarity": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.classification"},
     "dreambooth": COMMON
     | ACCELERATE
     | {"problems.objectives.denoising"}
@@ -263,7 +266,7 @@ KINDS = {
     "breast-cancer": "table",
     "breast-cancer-lightgbm": "table",
     "rt-polarity": "text",
-    "rt-polarity-bert": "text",
+    "rt-polarity-mean": "text",
     "rt-polarity-gpt2": "text",
     "dreambooth": "folder",
 }
@@ -331,7 +334,7 @@ IMPORTED_FROM_OUTSIDE = {
 
 
 def test_what_computing_modules_import_from_modules_that_do_not_count() -> None:
-    found: dict[str, set[str]] = {}
+    imported: dict[str, set[str]] = {}
     for name in {module for recipe in BUILT_IN for module in code_of_recipe(recipe)}:
         file = code_closure._file(name)
         assert file is not None
@@ -345,8 +348,8 @@ def test_what_computing_modules_import_from_modules_that_do_not_count() -> None:
                 continue
             for alias in node.names:
                 if code_closure._file(f"{module}.{alias.name}") is None and not module.startswith(COMPUTING):
-                    found.setdefault(module.removeprefix("training."), set()).add(alias.name)
-    assert found == IMPORTED_FROM_OUTSIDE
+                    imported.setdefault(module.removeprefix("training."), set()).add(alias.name)
+    assert imported == IMPORTED_FROM_OUTSIDE
 
 
 SAME = {
@@ -417,10 +420,10 @@ def test_imports_inside_functions_count_and_those_for_type_checkers_do_not(
     monkeypatch.setattr(code_closure, "_PACKAGE", package)
     code_closure._read.cache_clear()
     try:
-        found = code_digests("training.trainers.one")
+        digests = code_digests("training.trainers.one")
     finally:
         code_closure._read.cache_clear()
-    assert set(found) == {f"training.trainers.{name}" for name in ("one", "two", "four", "five")}
+    assert set(digests) == {f"training.trainers.{name}" for name in ("one", "two", "four", "five")}
 
 
 def test_a_root_that_is_no_module_is_named() -> None:

@@ -64,7 +64,7 @@ def test_the_code_of_the_chosen_network_is_part_of_the_recipes_digest(
     recipe = tmp_path / "only.py"
     recipe.write_text("from evergreen import Digits, Recipe\nrecipe = Recipe('only', source=Digits())\n")
     _, before = load(str(recipe))
-    assert {"default_trainers.py", "rt_polarity.py", "cifar10_resnet.py"} <= {
+    assert {"default_trainers.py", "rt_polarity_mean.py", "cifar10_resnet.py"} <= {
         Path(f).name for f in before.files
     }
     changed = tmp_path / "elsewhere" / "default_trainers.py"

@@ -262,10 +262,10 @@ def test_a_bug_stays_a_bug(error: BaseException) -> None:
 
 
 def test_a_circle_of_causes_ends() -> None:
-    one, two = ValueError("one"), RayTaskError(KeyError("two"))
-    one.__cause__, two.cause = two, one
-    assert classify(one) is None
-    assert len(list(errors.causes(one))) == 2
+    first, second = ValueError("one"), RayTaskError(KeyError("two"))
+    first.__cause__, second.cause = second, first
+    assert classify(first) is None
+    assert len(list(errors.causes(first))) == 2
 
 
 def test_a_traceback_inside_a_message_is_cut_down_to_what_was_raised() -> None:
@@ -309,7 +309,7 @@ def test_the_rank_whose_part_of_a_checkpoint_is_missing_explains_the_others() ->
         Writers(count=2, exchange=lambda _: reports).share(lambda: 0)
     lost, full = caught.value, OSError(errno.ENOSPC, "full")
     for failures in ({0: lost, 1: full}, {0: full, 1: lost}):
-        group = WorkerGroupError({rank: RayTaskError(one) for rank, one in failures.items()})
+        group = WorkerGroupError({rank: RayTaskError(error) for rank, error in failures.items()})
         assert isinstance(classify(group), ResourceError)
         assert isinstance(classify(raised_from(RuntimeError("between"), group)), ResourceError)
     assert classify(WorkerGroupError({0: RuntimeError("a lost report"), 1: lost})) is lost

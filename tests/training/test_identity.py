@@ -278,7 +278,7 @@ def test_every_setting_of_a_trainer_changes_the_key(trainer: str) -> None:
         section(),
         *(section.model_validate({name: value}) for name, value in TRAINERS[trainer].items()),
     ]
-    keys = {run_key(parts_of(BASE.model_copy(update={"training": one}))) for one in sections}
+    keys = {run_key(parts_of(BASE.model_copy(update={"training": training}))) for training in sections}
     assert len(keys) == len(sections)
 
 
@@ -286,7 +286,7 @@ def test_every_setting_of_a_trainer_changes_the_key(trainer: str) -> None:
 def test_other_settings_do_not(name: str, tmp_path: Path) -> None:
     settings = changed(name, OTHERS[name])
     files = Digits().fetch(tmp_path)
-    plans = [identify(Home(tmp_path), REF, one, files, None) for one in (BASE, settings)]
+    plans = [identify(Home(tmp_path), REF, variant, files, None) for variant in (BASE, settings)]
     assert plans[0].run_key == plans[1].run_key
     assert plans[0].fingerprint == plans[1].fingerprint
 
@@ -294,7 +294,10 @@ def test_other_settings_do_not(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", DATASET)
 def test_settings_of_the_dataset_count_by_its_fingerprint(name: str, tmp_path: Path) -> None:
     files = Digits().fetch(tmp_path)
-    plans = [identify(Home(tmp_path), REF, one, files, None) for one in (BASE, changed(name, DATASET[name]))]
+    plans = [
+        identify(Home(tmp_path), REF, variant, files, None)
+        for variant in (BASE, changed(name, DATASET[name]))
+    ]
     assert plans[0].run_key != plans[1].run_key
     (said,) = changes(plans[0].ingredients, plans[1].ingredients)
     assert said == f"data: {plans[0].fingerprint[:12]}… -> {plans[1].fingerprint[:12]}…"
@@ -310,11 +313,11 @@ def test_data_recipe_code_and_versions_count(monkeypatch: pytest.MonkeyPatch, tm
     before = parts_of()
     assert changes(before, parts_of(data="e" * 64)) == [f"data: {'d' * 12}… -> {'e' * 12}…"]
     other = load(write_recipe(tmp_path))[1].model_copy(update={"name": "digits"})
-    assert [one.partition(":")[0] for one in changes(before, parts_of(ref=other))] == ["recipe.source"]
+    assert [change.partition(":")[0] for change in changes(before, parts_of(ref=other))] == ["recipe.source"]
     renamed = REF.model_copy(update={"name": "other"})
     assert changes(before, parts_of(ref=renamed)) == ["recipe.name: digits -> other"]
     monkeypatch.setattr(libraries, "version", lambda _: "9.9+cpu")
-    assert [one.partition(":")[0] for one in changes(before, parts_of())] == [
+    assert [change.partition(":")[0] for change in changes(before, parts_of())] == [
         "versions.numpy",
         "versions.torch",
         "versions.torchvision",
@@ -352,7 +355,7 @@ def test_a_file_beside_the_recipe_counts(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("def build(shape, classes): return None\n")
     after = parts_of(ref=load(path)[1])
     assert run_key(before) != run_key(after)
-    assert [one.partition(":")[0] for one in changes(before, after)] == ["recipe.source"]
+    assert [change.partition(":")[0] for change in changes(before, after)] == ["recipe.source"]
 
 
 def test_a_comment_in_a_recipe_does_not_count(tmp_path: Path) -> None:

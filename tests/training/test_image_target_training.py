@@ -62,11 +62,11 @@ def test_a_crash_changes_no_bit(tmp_path: Path, scans: DatasetVersion) -> None:
 
 
 def test_augmentation_changes_the_weights(tmp_path: Path, scans: DatasetVersion) -> None:
-    one, two = (
+    augmented, plain = (
         launch(job_of(tmp_path / str(augment), scans, training={"augment": augment}))
         for augment in (True, False)
     )
-    assert one.weights_digest != two.weights_digest
+    assert augmented.weights_digest != plain.weights_digest
 
 
 def test_numbers_have_no_labels_to_smooth(tmp_path: Path, scans: DatasetVersion) -> None:

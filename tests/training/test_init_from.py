@@ -102,8 +102,8 @@ def test_a_file_in_a_recipe_is_relative_to_the_recipe(tmp_path: Path) -> None:
 
 def test_parts_to_freeze_are_a_list_or_comma_separated_in_any_order() -> None:
     start = "training.init_from=champion"
-    one = assigned(start, "training.freeze=layer1, conv1,conv1").training
-    assert one == assigned(start, 'training.freeze=["conv1", "layer1"]').training
+    training = assigned(start, "training.freeze=layer1, conv1,conv1").training
+    assert training == assigned(start, 'training.freeze=["conv1", "layer1"]').training
     assert assigned(start, "training.freeze=none").training == assigned(start).training
     assert assigned(start, "training.freeze=0") == assigned(start, "training.freeze=[0]")
     with pytest.raises(
@@ -120,14 +120,14 @@ def test_parts_to_freeze_are_a_list_or_comma_separated_in_any_order() -> None:
 
 
 def test_the_digest_of_the_weights_counts_and_their_name_does_not(home: Home) -> None:
-    plain, one, other = (planned(home, start) for start in (None, champion("3", ONE), champion("3", OTHER)))
-    assert len({plain.run_key, one.run_key, other.run_key}) == 3
+    plain, first, other = (planned(home, start) for start in (None, champion("3", ONE), champion("3", OTHER)))
+    assert len({plain.run_key, first.run_key, other.run_key}) == 3
     file = InitialWeights(reference="/weights.safetensors", digest=ONE)
     for weights in (of_version("4", ONE, "version:4"), file):
         start = Start(weights.reference, weights.model, weights)
-        assert planned(home, start).run_key == one.run_key
-    assert changes(plain.ingredients, one.ingredients) == ["initial_weights: new -> 111111111111…"]
-    assert RunPlan.model_validate_json(one.model_dump_json()) == one
+        assert planned(home, start).run_key == first.run_key
+    assert changes(plain.ingredients, first.ingredients) == ["initial_weights: new -> 111111111111…"]
+    assert RunPlan.model_validate_json(first.model_dump_json()) == first
 
 
 def test_without_a_champion_the_run_is_that_without_the_setting(home: Home) -> None:
@@ -274,9 +274,9 @@ def test_a_folder_is_named_by_a_path(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     for value, expected in (("Path('bert')", tmp_path / "bert"), ("'./bert'", tmp_path / "bert")):
         path.write_text(RECIPE.format(value))
-        found = load(str(path))[0].settings.training.initial_weights
-        assert found is not None
-        assert Path(found) == expected
+        weights = load(str(path))[0].settings.training.initial_weights
+        assert weights is not None
+        assert Path(weights) == expected
     assert assigned("training.init_from=/data/bert").training.initial_weights == "/data/bert"
 
 
@@ -305,8 +305,8 @@ def test_the_weights_of_a_folder_are_in_one_safetensors_file(tmp_path: Path) -> 
 def test_a_folder_is_planned_with_the_digest_of_its_file(home: Home, tmp_path: Path) -> None:
     weights = {"layer.weight": torch.ones(2, 3)}
     save_file(weights, tmp_path / "model.safetensors")
-    found = find_start(home, "digits", assigned(f"training.init_from={tmp_path}"))
-    assert found == Start(
+    start = find_start(home, "digits", assigned(f"training.init_from={tmp_path}"))
+    assert start == Start(
         str(tmp_path), weights=InitialWeights(reference=str(tmp_path), digest=weights_digest(weights))
     )
     (tmp_path / "model.safetensors").unlink()

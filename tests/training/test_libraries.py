@@ -20,20 +20,20 @@ Install = Callable[..., None]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """A function that installs a package with one module as pip does, or replaces it by another version."""
-    place = tmp_path / "site-packages"
-    place.mkdir()
-    monkeypatch.syspath_prepend(str(place))
+    site_packages = tmp_path / "site-packages"
+    site_packages.mkdir()
+    monkeypatch.syspath_prepend(str(site_packages))
 
     def installed(package: str, distribution: str, version: str, text: str = "", origin: str = "") -> None:
-        folder = place / package
+        folder = site_packages / package
         folder.mkdir(exist_ok=True)
         (folder / "__init__.py").write_text(text)
         stem = distribution.replace("-", "_")
-        for old in place.glob(f"{stem}-*.dist-info"):
+        for old in site_packages.glob(f"{stem}-*.dist-info"):
             for file in old.iterdir():
                 file.unlink()
             old.rmdir()
-        about = place / f"{stem}-{version}.dist-info"
+        about = site_packages / f"{stem}-{version}.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
         (about / "top_level.txt").write_text(package)

@@ -13,7 +13,9 @@ from training.ray_cluster import rendezvous
 def loopback() -> str:
     """The name of the interface with the address 127.0.0.1."""
     addresses = psutil.net_if_addrs()
-    return next(name for name, each in addresses.items() if any(one.address == "127.0.0.1" for one in each))
+    return next(
+        name for name, each in addresses.items() if any(address.address == "127.0.0.1" for address in each)
+    )
 
 
 def test_the_store_listens_at_the_address_of_the_interface() -> None:
@@ -27,8 +29,8 @@ def test_an_interface_with_several_addresses_gives_that_of_ipv4(monkeypatch: pyt
         def __init__(self, family: int, address: str):
             self.family, self.address = family, address
 
-    link, found = Address(socket.AF_INET6, "fe80::1%eth7"), Address(socket.AF_INET6, "fd00::7")
-    given = {"eth7": [Address(psutil.AF_LINK, "02:00:00:00:00:07"), link, found]}
+    link, unique_local = Address(socket.AF_INET6, "fe80::1%eth7"), Address(socket.AF_INET6, "fd00::7")
+    given = {"eth7": [Address(psutil.AF_LINK, "02:00:00:00:00:07"), link, unique_local]}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: given)
     assert own_address("eth7") == "fd00::7"
     given["eth7"].append(Address(socket.AF_INET, "10.0.0.7"))

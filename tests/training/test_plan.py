@@ -106,8 +106,8 @@ def test_images_larger_than_memory_are_warned_of(
     memory: int,
     warned: bool,
 ) -> None:
-    found = psutil.virtual_memory()
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: found._replace(total=memory))
+    actual = psutil.virtual_memory()
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: actual._replace(total=memory))
     with caplog.at_level(logging.WARNING, "evergreen.launch"):
         assert job_for(home, digits_version, tiny_settings()).feed == "memory"
     assert ("data.feed=stream" in caplog.text) == warned
@@ -129,7 +129,7 @@ def test_gpus_that_stay_unused_are_said_with_the_remedy(
     with caplog.at_level(logging.INFO, "evergreen.launch"):
         job = job_for(home, digits_version, tiny_settings(scaling={"num_workers": 2, "use_gpu": "auto"}))
     assert job.use_gpu is (gpus == 2)
-    warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [text.partition(". ")[2] for text in warnings] == (
         ["To train on GPUs, set scaling.num_workers=1."] if gpus == 1 else []
     )

@@ -38,16 +38,16 @@ def test_a_chain_and_a_sequence_declare_the_same_steps() -> None:
             OneHotEncoder(["c"], max_categories={"c": 3}),
         ]
 
-    found = declared_steps("r", steps())
+    declared = declared_steps("r", steps())
     first, *rest = steps()
-    assert declared_steps("r", Chain(first, Chain(*rest))) == found
-    assert list(map(str, found)) == [
+    assert declared_steps("r", Chain(first, Chain(*rest))) == declared
+    assert list(map(str, declared)) == [
         "SimpleImputer(columns=['a'], strategy='constant', fill_value=1.5)",
         "RobustScaler(columns=['a'], output_columns=['b'], quantile_range=(0.1, 0.9))",
         "OneHotEncoder(columns=['c'], max_categories={'c': 3})",
     ]
-    assert len({*found, *found}) == 3  # a reference to a recipe is hashed
-    assert [DeclaredStep.model_validate_json(step.model_dump_json()) for step in found] == list(found)
+    assert len({*declared, *declared}) == 3  # a reference to a recipe is hashed
+    assert [DeclaredStep.model_validate_json(step.model_dump_json()) for step in declared] == list(declared)
 
 
 def _fitted() -> Any:
@@ -154,7 +154,7 @@ def test_changes_name_each_step_that_was_added_changed_or_removed() -> None:
 def test_recipes_without_preprocessors_import_neither_ray_nor_the_code_of_preprocessing() -> None:
     code = (
         "import sys; from training.recipe import load; load('diabetes')\n"
-        "print([one for one in sys.modules if one == 'ray' or one.startswith('training.data.preprocessing')])"
+        "print([name for name in sys.modules if name == 'ray' or name.startswith('training.data.preprocessing')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

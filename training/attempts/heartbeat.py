@@ -142,10 +142,10 @@ def furthest_step(paths: RunPaths) -> int:
 
 def read_beats(paths: RunPaths) -> list[Beat]:
     """The last heartbeat of each worker, of any attempt."""
-    found = []
+    beats = []
     for file in sorted(paths.beats.glob("rank-*.json")):
         try:
-            found.append(read_record(file, Beat, _run_of(file)))
+            beats.append(read_record(file, Beat, _run_of(file)))
         except (OSError, DamagedError):
             continue  # removed meanwhile, or damaged: the next heartbeat comes in a second
-    return found
+    return beats

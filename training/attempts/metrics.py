@@ -58,19 +58,19 @@ class MetricsFile:
         """
         if self.fence is not None:
             self.fence.check()
-        found = self.lines()
-        if found.damage:
-            set_aside(self.path, f"{found.damage}; the points after step {step} are computed again")
-        sound = found.records[: found.sound]
+        lines = self.lines()
+        if lines.damage:
+            set_aside(self.path, f"{lines.damage}; the points after step {step} are computed again")
+        sound = lines.records[: lines.sound]
         write_records(self.path, [point for point in sound if point.step <= step], self._run)
 
     def has_all(self, step: int, count: int | None) -> bool:
         """Whether all points up to `step` are present and undamaged; `count` is their number, None if not known."""
-        found = self.lines()
-        sound = found.records[: found.sound]
+        lines = self.lines()
+        sound = lines.records[: lines.sound]
         if count is not None:
             return len(sound) >= count
-        return not found.damage or bool(sound and sound[-1].step > step)
+        return not lines.damage or bool(sound and sound[-1].step > step)
 
     def check(self) -> None:
         """Raises :class:`TransientError` if points are damaged: the next attempt computes them again."""

@@ -62,7 +62,9 @@ class Outbox:
         of_first = _OF_FIRST if self.rank == 0 else ()
         self._names = [name.format(self.rank) for name in (*_RANK_FILES, *of_first)]
         # Files that exist now came from the driver: their content counts as sent.
-        self._received = {one.name: one.content for one in self.changes() if one.name.startswith("beats/")}
+        self._received = {
+            change.name: change.content for change in self.changes() if change.name.startswith("beats/")
+        }
 
     def changes(self) -> list[Change]:
         """What the worker has written since the last call, in the order in which it must be applied."""
@@ -117,14 +119,14 @@ class DriverSide:
         names = ["fence", "replay.json", f"logs/rank-{rank}.jsonl", *(_OF_FIRST if rank == 0 else ())]
         files = [self._paths.root / name for name in names]
         files += [*self._paths.beats.glob("rank-*.json"), *self._paths.recipe.rglob("*")]
-        found = {
+        contents = {
             file.relative_to(self._paths.root).as_posix(): file.read_bytes()
             for file in files
             if file.is_file() and "__pycache__" not in file.parts
         }
         if rank == 0:
             Fence.enter(self._paths, attempt, driver)
-        return found, _text(self._paths.fence)
+        return contents, _text(self._paths.fence)
 
     def exchange(self, rank: int, changes: list[Change], known: str) -> Reply:
         """Apply a worker's changes to the run's files; returns the driver's requests. Each save is requested once.

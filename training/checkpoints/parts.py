@@ -87,14 +87,14 @@ class StoredRows:
         """The rows from `start` on, (count, ...). Raises :class:`DataError` if the parts do not have these rows."""
         import torch
 
-        found = [torch.empty((0, *self.shape[1:]), dtype=getattr(torch, self.dtype))]
+        chunks = [torch.empty((0, *self.shape[1:]), dtype=getattr(torch, self.dtype))]
         for file, first in self.parts:
             with safetensors.safe_open(file, framework="pt") as opened:
                 rows = opened.get_slice(self.name)
                 inside = slice(max(0, start - first), min(start + count - first, rows.get_shape()[0]))
                 if inside.start < inside.stop:
-                    found.append(rows[inside])
-        tensor = torch.cat(found)
+                    chunks.append(rows[inside])
+        tensor = torch.cat(chunks)
         if tensor.shape != (count, *self.shape[1:]):
             raise DataError(f"checkpoint {self.parts[0][0].parent}: rows of {self.name} are missing")
         return tensor
@@ -145,8 +145,8 @@ def write_part(folder: Path, rank: int, tensors: Mapping[Keys, OwnRows]) -> list
         )
         for keys, own in tensors.items()
     )
-    found = PartIndex(sha256=digest_file(rows), bytes=rows.stat().st_size, tensors=entries)
-    write_text(index, record_text(index.name, found, ""))
+    part_index = PartIndex(sha256=digest_file(rows), bytes=rows.stat().st_size, tensors=entries)
+    write_text(index, record_text(index.name, part_index, ""))
     return [rows, index]
 
 
@@ -164,8 +164,8 @@ def verify_parts(folder: Path, digests: Sequence[str], moved: Callable[[int], No
         rows, index = part_files(folder, rank)
         try:
             if digest_file(index) == digest:
-                found = read_record(index, PartIndex, "")
-                if rows.stat().st_size == found.bytes and digest_file(rows, moved) == found.sha256:
+                part_index = read_record(index, PartIndex, "")
+                if rows.stat().st_size == part_index.bytes and digest_file(rows, moved) == part_index.sha256:
                     continue
         except (OSError, DamagedError):
             pass
@@ -191,14 +191,16 @@ def with_parts(state: dict[Any, Any], folder: Path, count: int) -> dict[Any, Any
 
 
 def _stored(folder: Path, count: int) -> Iterator[tuple[Keys, StoredRows]]:
-    found: dict[Keys, StoredRows] = {}
+    stored_rows: dict[Keys, StoredRows] = {}
     for rank in range(count):
         rows, index = part_files(folder, rank)
-        for one in read_record(index, PartIndex, "").tensors:
-            before = found[one.keys].parts if one.keys in found else ()
-            parts = (*before, (rows, one.start))
-            found[one.keys] = StoredRows(_name(one.keys), one.shape, one.dtype, parts, one.unflattened)
-    yield from found.items()
+        for entry in read_record(index, PartIndex, "").tensors:
+            before = stored_rows[entry.keys].parts if entry.keys in stored_rows else ()
+            parts = (*before, (rows, entry.start))
+            stored_rows[entry.keys] = StoredRows(
+                _name(entry.keys), entry.shape, entry.dtype, parts, entry.unflattened
+            )
+    yield from stored_rows.items()
 
 
 def _name(keys: Keys) -> str:

@@ -34,8 +34,8 @@ class StateCopies:
     def fill(self) -> None:
         """Copy the `steady` tensors that the newest :meth:`take` skipped."""
         while self._outstanding:
-            place, tensor = self._outstanding.pop()
-            place.copy_(tensor)
+            copy, tensor = self._outstanding.pop()
+            copy.copy_(tensor)
 
     def _copy(
         self, value: Any, kept: "Iterator[torch.Tensor]", used: "list[torch.Tensor]", steady: Set[int]
@@ -43,14 +43,14 @@ class StateCopies:
         import torch
 
         if isinstance(value, torch.Tensor):
-            place = next(kept, None)
-            if place is None or _layout(place) != _layout(value):
-                place = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-            used.append(place)
+            copy = next(kept, None)
+            if copy is None or _layout(copy) != _layout(value):
+                copy = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+            used.append(copy)
             if value.data_ptr() in steady:
-                self._outstanding.append((place, value.detach()))
-                return place
-            return place.copy_(value.detach())
+                self._outstanding.append((copy, value.detach()))
+                return copy
+            return copy.copy_(value.detach())
         if isinstance(value, dict):
             return {key: self._copy(item, kept, used, steady) for key, item in value.items()}
         if isinstance(value, list | tuple):

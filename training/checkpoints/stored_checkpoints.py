@@ -38,15 +38,17 @@ class StoredCheckpointLog(CheckpointLog):
     _lost: set[int] = field(default_factory=set, repr=False)  # steps of damaged checkpoints
 
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
-        for checkpoint in sorted(self.stored.state().checkpoints, key=lambda one: one.step, reverse=True):
+        for checkpoint in sorted(
+            self.stored.state().checkpoints, key=lambda candidate: candidate.step, reverse=True
+        ):
             try:
                 self._download(checkpoint, with_metrics=True)
             except DataError as error:
                 log.warning("%s The checkpoint before it is used", error)
                 remove_folder(self.path_at(checkpoint.step))
             else:
-                if (found := super().load_newest()) is not None:
-                    return found
+                if (newest := super().load_newest()) is not None:
+                    return newest
             self._lost.add(checkpoint.step)
         return None
 
@@ -58,10 +60,12 @@ class StoredCheckpointLog(CheckpointLog):
                 log.warning("%s. It is downloaded again", error)
                 remove_folder(self.path_at(step))
         if not self._is_here(self.path_at(step)):
-            found = [one for one in self.stored.state().checkpoints if one.step == step]
-            if not found:
+            checkpoints = [
+                checkpoint for checkpoint in self.stored.state().checkpoints if checkpoint.step == step
+            ]
+            if not checkpoints:
                 raise DataError(f"{self.stored.store.url}/{self.stored.prefix}: no checkpoint at step {step}")
-            self._download(found[0])
+            self._download(checkpoints[0])
         return super().load_at(step)
 
     def load_step(self, step: int) -> dict[str, Any]:
@@ -70,7 +74,11 @@ class StoredCheckpointLog(CheckpointLog):
         except DataError as error:
             self.stored.commit(
                 lambda state: state.model_copy(
-                    update={"checkpoints": tuple(one for one in state.checkpoints if one.step < step)}
+                    update={
+                        "checkpoints": tuple(
+                            checkpoint for checkpoint in state.checkpoints if checkpoint.step < step
+                        )
+                    }
                 )
             )
             raise TransientError(f"{error} Training resumes from the checkpoint before it") from error
@@ -79,10 +87,12 @@ class StoredCheckpointLog(CheckpointLog):
         if self.writers.is_first:
             return ""  # uploaded with the other files of the checkpoint
         folder = self.stored.folder_of(self.writers.token)
-        uploaded = self.stored.upload({f"{target.name}/{one.name}": one for one in files}, self.moved, folder)
+        uploaded = self.stored.upload(
+            {f"{target.name}/{file.name}": file for file in files}, self.moved, folder
+        )
         for file in files:
             file.unlink()
-        return json.dumps([one.model_dump() for one in uploaded])
+        return json.dumps([stored_file.model_dump() for stored_file in uploaded])
 
     def parts_here(self, count: int) -> range:
         return range(min(count, 1))
@@ -92,13 +102,15 @@ class StoredCheckpointLog(CheckpointLog):
             # A copy: the training goes on, and appends points to the file.
             shutil.copyfile(self.metrics.path, path / _METRICS)
         files = {f"{path.name}/{file.name}": file for file in sorted(path.iterdir())}
-        parts = [StoredFile.model_validate(one) for text in kept if text for one in json.loads(text)]
+        parts = [StoredFile.model_validate(fields) for text in kept if text for fields in json.loads(text)]
         uploaded = (*self.stored.upload(files, self.moved), *parts)
         made = StoredCheckpoint(step=manifest.step, score=manifest.score, files=uploaded)
 
         def added(state: RunState) -> RunState:
             others = [
-                one for one in state.checkpoints if one.step != made.step and one.step not in self._lost
+                checkpoint
+                for checkpoint in state.checkpoints
+                if checkpoint.step != made.step and checkpoint.step not in self._lost
             ]
             return state.model_copy(update={"checkpoints": self._kept([*others, made])})
 
@@ -110,14 +122,19 @@ class StoredCheckpointLog(CheckpointLog):
         upload_model(self.stored, paths, self.moved)
 
     def _kept(self, checkpoints: list[StoredCheckpoint]) -> tuple[StoredCheckpoint, ...]:
-        kept = self.chosen({one.step: one.score for one in checkpoints})
-        return tuple(sorted((one for one in checkpoints if one.step in kept), key=lambda one: one.step))
+        kept = self.chosen({checkpoint.step: checkpoint.score for checkpoint in checkpoints})
+        return tuple(
+            sorted(
+                (checkpoint for checkpoint in checkpoints if checkpoint.step in kept),
+                key=lambda checkpoint: checkpoint.step,
+            )
+        )
 
     def _download(self, checkpoint: StoredCheckpoint, with_metrics: bool = False) -> None:
         """Download a checkpoint; `with_metrics` also replaces the metric points by those up to the checkpoint."""
         path = self.path_at(checkpoint.step)
         metrics = f"{path.name}/{_METRICS}"
-        names = {one.name for one in checkpoint.files if one.name.startswith(f"{path.name}/")}
+        names = {file.name for file in checkpoint.files if file.name.startswith(f"{path.name}/")}
         targets = {name: self.folder / name for name in names - {metrics}}
         if with_metrics and self.metrics is not None:
             targets[metrics] = self.metrics.path

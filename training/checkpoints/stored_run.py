@@ -308,7 +308,7 @@ class StoredRun:
 
         No later entry can name these files, because only the newest attempt and group can commit.
         """
-        used = {file.key for found in state.checkpoints for file in found.files}
+        used = {file.key for checkpoint in state.checkpoints for file in checkpoint.files}
         used |= {file.key for file in state.model}
         files = f"{self.prefix}/files/"
         return [
@@ -321,7 +321,7 @@ class StoredRun:
         """Remove the checkpoints of a finished run: append an entry without checkpoints, then delete their files."""
         before = self.newest_entry()
         if before.model and self._created(before, before.model_copy(update={"checkpoints": ()})):
-            self.delete(tuple(file for found in before.checkpoints for file in found.files))
+            self.delete(tuple(file for checkpoint in before.checkpoints for file in checkpoint.files))
 
     def remove(self, known: RunState, driver: str) -> bool:
         """Delete all objects of the run, unless an attempt or a commit followed `known`; returns whether it did.
@@ -349,5 +349,5 @@ def _uploaded_by(key: str) -> tuple[int, int]:
     For an object that Evergreen did not upload, a number above all attempts, so that the object counts as new and is
     kept.
     """
-    found = _UPLOAD.match(key)
-    return (int(found[1]), int(found[2])) if found else (sys.maxsize, 0)
+    match = _UPLOAD.match(key)
+    return (int(match[1]), int(match[2])) if match else (sys.maxsize, 0)

@@ -48,10 +48,10 @@ def digest_of_file(path: Path) -> str:
             size = int.from_bytes(stream.read(8), "little")
             header: dict[str, Any] = json.loads(stream.read(size))
             for name in sorted(header.keys() - {"__metadata__"}):
-                one = header[name]
-                begin, end = one["data_offsets"]
-                dtype = f"torch.{DTYPE_NAMES[one['dtype']]}"
-                digest.update(canonical_json([name, dtype, one["shape"]]).encode())
+                entry = header[name]
+                begin, end = entry["data_offsets"]
+                dtype = f"torch.{DTYPE_NAMES[entry['dtype']]}"
+                digest.update(canonical_json([name, dtype, entry["shape"]]).encode())
                 stream.seek(8 + size + begin)
                 for left in range(end - begin, 0, -_CHUNK):
                     digest.update(stream.read(min(_CHUNK, left)))

@@ -44,11 +44,13 @@ class BalancedOrder(SampleOrder):
         """The rows at `positions` of the stream of a class."""
         rows = self.classes[number]
         passes, within = np.divmod(positions, len(rows))
-        found = np.empty_like(positions)
-        for one in np.unique(passes):
-            here = passes == one
-            found[here] = rows[_permutation(len(rows), self.seed, int(one), number)(within[here])]
-        return found
+        selected = np.empty_like(positions)
+        for number_of_pass in np.unique(passes):
+            here = passes == number_of_pass
+            selected[here] = rows[
+                _permutation(len(rows), self.seed, int(number_of_pass), number)(within[here])
+            ]
+        return selected
 
 
 @lru_cache(maxsize=64)

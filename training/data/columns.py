@@ -125,7 +125,7 @@ def open_columns(version: DatasetVersion, split: Split, check_images: bool = Tru
             return replace(columns, unchecked=np.ones(len(columns), bool), folder=folder)
         with FileLock(f"{folder}.lock"):
             if _stamp(folder) == seen:  # otherwise another process has just unpacked the split
-                _unpack_anew(folder, damaged, version, split)
+                _unpack_again(folder, damaged, version, split)
     raise DataError(f"{damaged}: damaged again right after it was written. Check the disk of {version.path}.")
 
 
@@ -138,17 +138,17 @@ def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
 def _stamp(folder: Path) -> tuple[int, int] | None:
     """Inode and change time: they differ between a folder and its replacement of the same name."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return status.st_ino, status.st_ctime_ns
 
 
 def _damaged_column(folder: Path, version: DatasetVersion, split: Split, check_images: bool) -> Path | None:
     """The first file of the unpacked columns that differs from its recorded checksums, or None when all match."""
     try:
         noted = dict(json.loads((folder / _CHECKSUMS).read_bytes()))
-    except (*_GONE, ValueError, TypeError):
+    except (*_GONE, ValueError, TypeError, RecursionError):
         return folder / _CHECKSUMS
     if noted.get("parts") != _parts_digest(version, split):
         return folder / _CHECKSUMS
@@ -191,7 +191,7 @@ def _checksums(file: Path) -> list[int]:
         return []
 
 
-def _unpack_anew(folder: Path, damaged: Path, version: DatasetVersion, split: Split) -> None:
+def _unpack_again(folder: Path, damaged: Path, version: DatasetVersion, split: Split) -> None:
     if folder.exists():
         log.warning("%s: not what was written; unpacked again from the dataset's Parquet files", damaged)
         shutil.rmtree(folder)

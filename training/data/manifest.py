@@ -42,7 +42,7 @@ def read_manifest(folder: Path, identity: str) -> DatasetVersion:
         version = DatasetVersion.model_validate({**content, "path": str(folder)})
     except (FileNotFoundError, IsADirectoryError):
         raise DataError(f"{manifest}: missing, so its folder is no dataset.") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{manifest}: damaged ({type(error).__name__}).") from error
     if not whole or version.fingerprint != identity:
         raise DataError(f"{manifest}: damaged, or of another dataset.")

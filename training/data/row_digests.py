@@ -28,8 +28,8 @@ def known_rows(version: DatasetVersion, split: Split) -> Digests:
     part file can't be read.
     """
     kinds = _digests(version, split)
-    found: Digests = np.unique(np.concatenate(list(kinds.values())))
-    return found
+    digests: Digests = np.unique(np.concatenate(list(kinds.values())))
+    return digests
 
 
 def row_digests(version: DatasetVersion, split: Split) -> Digests:
@@ -53,7 +53,7 @@ def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDA
 
 
 def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
-    found: dict[str, list[Digests]] = {}
+    digests: dict[str, list[Digests]] = {}
     for part in version.parts[split]:
         path = Path(version.path) / part.path
         try:
@@ -64,5 +64,5 @@ def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
             raise DataError(f"{path}: can't be read ({error}).") from error
         for name in names:
             first = binary_to_numpy(table[name], np.uint64).reshape(-1, 2)[:, 0]
-            found.setdefault(name, []).append(first)
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+            digests.setdefault(name, []).append(first)
+    return {name: np.concatenate(parts) for name, parts in digests.items()}

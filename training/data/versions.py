@@ -102,7 +102,7 @@ def make_version(
     files: SourceFiles,
     raw: list[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     with_ray: bool,
     listing: Path | None = None,
     problem: ProblemName = "classification",
@@ -116,20 +116,20 @@ def make_version(
     else:
         from training.data.preparation.prepare import make_version
     if _has_another_problem(files, problem):
-        with atomic_folder(place) as staging:
+        with atomic_folder(folder) as staging:
             plain = make_version(
                 name, identity, files, raw, settings, staging / "images", with_ray, listing, problem, function
             )
             half = (_HALF,) * plain.image_shape[0]
             version = plain.model_copy(
-                update={"problem": problem, "path": str(place), "mean": half, "std": half}
+                update={"problem": problem, "path": str(folder), "mean": half, "std": half}
             )
             for path in list(Path(plain.path).iterdir()):
                 path.rename(staging / path.name)
             Path(plain.path).rmdir()
             write_manifest(version, staging)
         return version
-    return make_version(name, identity, files, raw, settings, place, with_ray, listing, problem, function)
+    return make_version(name, identity, files, raw, settings, folder, with_ray, listing, problem, function)
 
 
 def ray_dataset(version: DatasetVersion, split: Split, files: "FileSystem | None" = None) -> "Dataset":

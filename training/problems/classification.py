@@ -86,7 +86,7 @@ class Classification(ClassificationObjective, SharedMethods):
         by_class, classes = evaluation.class_changes, len(_own(evaluation.candidate).classes)
         if len(by_class) != classes:
             return f"class_changes has {len(by_class)} of {classes} classes"
-        if (sum(one for one, _ in by_class), sum(other for _, other in by_class)) != (gained, lost):
+        if (sum(gain for gain, _ in by_class), sum(drop for _, drop in by_class)) != (gained, lost):
             return "class_changes do not add up to the paired counts"
         return None
 
@@ -104,10 +104,10 @@ class Classification(ClassificationObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The accuracy with its interval."""
-        one = _own(score)
+        own_score = _own(score)
         return (
-            f"test accuracy {one.accuracy:.4f} ({one.low:.4f} to {one.high:.4f} at {100 * one.confidence:g}% "
-            "confidence)"
+            f"test accuracy {own_score.accuracy:.4f} ({own_score.low:.4f} to {own_score.high:.4f} at "
+            f"{100 * own_score.confidence:g}% confidence)"
         )
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
@@ -118,15 +118,20 @@ class Classification(ClassificationObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The accuracy in percent with its interval; without a line break before a percent sign."""
-        one = _own(score)
-        shares = (f"{100 * share:.2f}\N{NO-BREAK SPACE}%" for share in (one.accuracy, one.low, one.high))
+        own_score = _own(score)
+        shares = (
+            f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
+            for share in (own_score.accuracy, own_score.low, own_score.high)
+        )
         accuracy, low, high = shares
-        confidence = f"{100 * one.confidence:.6g}\N{NO-BREAK SPACE}%"
+        confidence = f"{100 * own_score.confidence:.6g}\N{NO-BREAK SPACE}%"
         return f"{accuracy} accurate on {rows} ({confidence} confidence: {low} to {high})"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both accuracies in percent."""
-        ours, theirs = (self.floor_text(_own(one).accuracy)[1] for one in (candidate, champion))
+        ours, theirs = (
+            self.floor_text(_own(model_score).accuracy)[1] for model_score in (candidate, champion)
+        )
         return f"accuracy {ours} against {theirs}"
 
     def release_metrics(

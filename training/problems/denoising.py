@@ -100,11 +100,11 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
         log.warning(
             "the champion knows other classes: %s; it is compared on the rows as they are", ", ".join(classes)
         )
-        found = np.full((len(predictions), len(version.classes)), _NO_NOISE_PREDICTED, np.float32)
+        errors = np.full((len(predictions), len(version.classes)), _NO_NOISE_PREDICTED, np.float32)
         for column, name in enumerate(version.classes):
             if name in classes:
-                found[:, column] = predictions[:, classes.index(name)]
-        return found
+                errors[:, column] = predictions[:, classes.index(name)]
+        return errors
 
     def row_errors(self, targets: Labels, predictions: Predictions) -> Numbers:
         """See :func:`errors_of`."""

@@ -37,8 +37,8 @@ def generated_images(module: "nn.Module", version: DatasetVersion, count: int) -
         images = _denoised(module, start, torch.arange(classes).repeat_interleave(count), _range(version))
     mean, std = _statistics(version)
     pixels = ((images * std + mean).clamp(_BLACK, _WHITE) * 255).round().to(torch.uint8).numpy()
-    found: npt.NDArray[np.uint8] = pixels.reshape(classes, count, *shape)
-    return found
+    generated: npt.NDArray[np.uint8] = pixels.reshape(classes, count, *shape)
+    return generated
 
 
 def _denoised(
@@ -54,8 +54,8 @@ def _denoised(
     steps = range(len(schedule) - 1, -1, -max(1, len(schedule) // _STEPS))
     clean = images
     for now, following in zip(steps, [*steps[1:], None], strict=True):
-        found = module(images, torch.full((len(images),), now), classes)
-        noise = getattr(found, "sample", found)
+        output = module(images, torch.full((len(images),), now), classes)
+        noise = getattr(output, "sample", output)
         kept = schedule[now]
         clean = ((images - (1 - kept).sqrt() * noise) / kept.sqrt()).clamp(*limits)
         if following is None:
@@ -69,7 +69,9 @@ def _statistics(version: DatasetVersion) -> "tuple[torch.Tensor, torch.Tensor]":
     """Mean and standard deviation of the channels, by which images are normalised."""
     import torch
 
-    mean, std = (torch.tensor(one, dtype=torch.float32)[:, None, None] for one in (version.mean, version.std))
+    mean, std = (
+        torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (version.mean, version.std)
+    )
     return mean, std
 
 

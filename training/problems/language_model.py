@@ -125,10 +125,10 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The perplexity with its interval, and the loss per token."""
-        one = _own(score)
+        own_score = _own(score)
         return (
-            f"test perplexity {shown(one.perplexity)} ({interval_in_log(one, shown, _LOSSES)}), "
-            f"{one.loss_per_token:.4f} nats per token"
+            f"test perplexity {shown(own_score.perplexity)} ({interval_in_log(own_score, shown, _LOSSES)}), "
+            f"{own_score.loss_per_token:.4f} nats per token"
         )
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
@@ -138,9 +138,11 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The perplexity with its interval, and the number of tokens."""
-        one = _own(score)
-        interval = interval_text(one, shown, _LOSSES)
-        return f"perplexity {shown(one.perplexity)} ({interval}) on {one.tokens:,} tokens of {rows}"
+        own_score = _own(score)
+        interval = interval_text(own_score, shown, _LOSSES)
+        return (
+            f"perplexity {shown(own_score.perplexity)} ({interval}) on {own_score.tokens:,} tokens of {rows}"
+        )
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both perplexities."""

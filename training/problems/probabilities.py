@@ -92,7 +92,7 @@ def score(
         high=high,
         confidence=confidence,
         log_loss=_log_loss(labels, probabilities),
-        macro_f1=sum(one.f1 for one in by_class) / len(by_class),
+        macro_f1=sum(class_score.f1 for class_score in by_class) / len(by_class),
         calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1)),
         classes=by_class,
         confusion=confusion,

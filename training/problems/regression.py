@@ -105,8 +105,11 @@ class Regression(RegressionObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The RMSE with its interval, and R²."""
-        one = _own(score)
-        return f"test RMSE {shown(one.rmse)} ({interval_in_log(one, shown, _ERRORS)}), R² {one.r2:.4f}"
+        own_score = _own(score)
+        return (
+            f"test RMSE {shown(own_score.rmse)} ({interval_in_log(own_score, shown, _ERRORS)}), "
+            f"R² {own_score.r2:.4f}"
+        )
 
     def purpose(self, rows: str, version: DatasetVersion) -> str:
         """The name of the target."""
@@ -115,9 +118,9 @@ class Regression(RegressionObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The RMSE with its interval, which takes the rows as independent, also those of one group; and R²."""
-        one = _own(score)
-        interval = interval_text(one, shown, _ERRORS, "rows taken as independent")
-        return f"RMSE {shown(one.rmse)} ({interval}), R² {one.r2:.4f}, on {rows}"
+        own_score = _own(score)
+        interval = interval_text(own_score, shown, _ERRORS, "rows taken as independent")
+        return f"RMSE {shown(own_score.rmse)} ({interval}), R² {own_score.r2:.4f}, on {rows}"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both RMSEs."""

@@ -23,7 +23,7 @@ def mean_interval(values: Numbers, confidence: float) -> tuple[float, float]:
         return mean, mean
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     skewness = _skewness(values, mean, deviation)
-    low, high = (mean - deviation * _untransformed(one, skewness, len(values)) for one in (z, -z))
+    low, high = (mean - deviation * _untransformed(quantile, skewness, len(values)) for quantile in (z, -z))
     return min(low, mean), max(high, mean)
 
 

@@ -147,12 +147,12 @@ def _shares(options: ScalingSettings, cpus: list[float], workers: int, feed: str
         return [options.cpus_per_worker]
     if options.min_workers not in (None, options.num_workers):
         return [1.0]
-    found = {1.0, sum(cpus) / workers}
+    shares = {1.0, sum(cpus) / workers}
     if feed == "stream":
         # Ray counts in units of 1/10,000 CPU: shares rounded up would together take some of the CPU to leave free.
         one_less = {(node - 1) / count for node in cpus for count in range(1, workers + 1)}
-        found = {1.0} | {math.floor(share * 1e4) / 1e4 for share in one_less}
-    return sorted((share for share in found if 0 < share <= 1), reverse=True)
+        shares = {1.0} | {math.floor(share * 1e4) / 1e4 for share in one_less}
+    return sorted((share for share in shares if 0 < share <= 1), reverse=True)
 
 
 def leaves_a_cpu(

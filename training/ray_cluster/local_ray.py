@@ -83,11 +83,11 @@ def sessions_folder() -> Path:
     folder that only this user may enter; see :func:`_make_private`. The path of a socket has at most 107 bytes, of
     which Ray's own part takes 66; where RAY_TMPDIR or TMPDIR is too long for that, the sessions lie under /tmp.
     """
-    place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
     private = f"ray-evergreen-{os.geteuid()}"
-    if len(os.fsencode(f"{place}/{private}/ray")) + _SOCKET_BYTES > _MOST_SOCKET_BYTES:
-        place = "/tmp"
-    return Path(place).absolute() / private / "ray"
+    if len(os.fsencode(f"{folder}/{private}/ray")) + _SOCKET_BYTES > _MOST_SOCKET_BYTES:
+        folder = "/tmp"
+    return Path(folder).absolute() / private / "ray"
 
 
 def _make_private(folder: Path) -> None:
@@ -98,8 +98,8 @@ def _make_private(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise ResourceError(
             f"{folder}: a link, a file, or a folder of another user, who could read what Ray keeps there. Remove it, "
             "or set RAY_TMPDIR to a folder of yours with a short path."

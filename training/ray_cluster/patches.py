@@ -177,8 +177,8 @@ def propagated_environment() -> dict[str, str]:
     """Ray Train's environment variables, for an actor that is to run its controller on another cluster."""
     from ray.train.v2._internal.constants import get_env_vars_to_propagate
 
-    found: dict[str, str] = get_env_vars_to_propagate()
-    return found
+    environment: dict[str, str] = get_env_vars_to_propagate()
+    return environment
 
 
 class TrainControllerHost:
@@ -245,7 +245,7 @@ def hooked_trainer(
 
         def _create_default_callbacks(self) -> list[Any]:
             callbacks = super()._create_default_callbacks()
-            return [one for one in callbacks if not isinstance(one, left_out)]
+            return [callback for callback in callbacks if not isinstance(callback, left_out)]
 
     return Trainer
 

@@ -43,7 +43,7 @@ def agent_ports() -> dict[str, int]:
     )
     with ExitStack() as held:  # all sockets are open at the same time, so that the ports differ
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        return {name: one.getsockname()[1] for name, one in zip(names, sockets, strict=True)}
+        return {name: listener.getsockname()[1] for name, listener in zip(names, sockets, strict=True)}
 
 
 @contextmanager

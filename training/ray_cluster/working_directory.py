@@ -29,6 +29,6 @@ def without_other_packages() -> Iterator[None]:
         os.chdir(before)
 
 
-def _is_package(place: Path) -> bool:
+def _is_package(path: Path) -> bool:
     # A folder without __init__.py is a package only if no other folder on the import path is one; Evergreen's are.
-    return (place / "__init__.py").is_file() or place.with_suffix(".py").is_file()
+    return (path / "__init__.py").is_file() or path.with_suffix(".py").is_file()

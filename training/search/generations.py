@@ -48,21 +48,21 @@ def grown(planned: PlannedSearch) -> PlannedSearch:
     return planned
 
 
-def next_generation(planned: PlannedSearch, found: Search) -> PlannedSearch | None:
+def next_generation(planned: PlannedSearch, search_record: Search) -> PlannedSearch | None:
     """The search with one more generation.
 
     Returns None if there is none to come: after the last generation, while a trial of the present generation has no
-    final result, and when all its trials have failed. `found` has the results of the trials of `planned`.
+    final result, and when all its trials have failed. `search_record` has the results of the trials of `planned`.
     """
     search = planned.search
     generation = search.trials[-1].generation
-    if generation == search.generations or found.left:
+    if generation == search.generations or search_record.left:
         return None
     members = [trial for trial in search.trials if trial.generation == generation]
-    if not any(_loss(found, member) < math.inf for member in members):
+    if not any(_loss(search_record, member) < math.inf for member in members):
         return None
     trials, plans = list(search.trials), list(planned.plans)
-    for parent, values, plan in _members(planned, _parents(found, members), generation + 1):
+    for parent, values, plan in _members(planned, _parents(search_record, members), generation + 1):
         trials.append(
             Trial(
                 number=len(trials) + 1,
@@ -112,20 +112,20 @@ def _members(
             )
 
 
-def _parents(found: Search, members: list[Trial]) -> list[tuple[Trial, Trial]]:
+def _parents(search: Search, members: list[Trial]) -> list[tuple[Trial, Trial]]:
     """(trial, parent) for each trial; its successor in the next generation starts from the parent's weights."""
-    ranked = sorted(members, key=lambda member: (_loss(found, member), member.number))
+    ranked = sorted(members, key=lambda member: (_loss(search, member), member.number))
     count = min(math.ceil(len(members) * _REPLACED), len(members) // 2)
-    best = [member for member in ranked[:count] if _loss(found, member) < math.inf]
+    best = [member for member in ranked[:count] if _loss(search, member) < math.inf]
     worst = {member.number for member in ranked[len(ranked) - count :]}
-    worst |= {member.number for member in members if _loss(found, member) == math.inf}
-    draws = random.Random(f"{found.seed}/{members[-1].number}/parents")
+    worst |= {member.number for member in members if _loss(search, member) == math.inf}
+    draws = random.Random(f"{search.seed}/{members[-1].number}/parents")
     return [(member, draws.choice(best) if member.number in worst else member) for member in members]
 
 
-def _loss(found: Search, trial: Trial) -> float:
+def _loss(search: Search, trial: Trial) -> float:
     """The validation loss of a finished trial; infinity for a trial that failed."""
-    result = found.result_of(trial)
+    result = search.result_of(trial)
     if result is None or result.status != "finished" or result.validation_loss is None:
         return math.inf
     return result.validation_loss
@@ -133,12 +133,12 @@ def _loss(found: Search, trial: Trial) -> float:
 
 def _explored(space: Mapping[str, Domain], values: Values, seed: int, number: int, turn: int = 0) -> Values:
     """Values near `values`; each with probability 1/4 from the whole space instead. A `turn` is another draw."""
-    found: Values = {}
+    explored: Values = {}
     for name, domain in space.items():
         draws = random.Random(f"{seed}/{number}/{name}/explored" + (f"/{turn}" if turn else ""))
         is_new, share = draws.random() < _NEW_VALUE, draws.random()
-        found[name] = domain.value(share) if is_new else domain.near(values[name], up=share >= 0.5)
-    return found
+        explored[name] = domain.value(share) if is_new else domain.near(values[name], up=share >= 0.5)
+    return explored
 
 
 def _plan_if_accepted(

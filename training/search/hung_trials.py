@@ -84,7 +84,7 @@ class _Watched:
     def _attempt(self, paths: RunPaths) -> int:
         """Number of the present attempt; negative between a failed attempt and the next (no heartbeats)."""
         newest = next_attempt(paths) - 1
-        return -newest if any(one.number == newest for one in read_failures(paths)) else newest
+        return -newest if any(failure.number == newest for failure in read_failures(paths)) else newest
 
     def _end(self, error: TransientError) -> None:
         """Record why the trial failed, and kill its process: Ray Tune then ends the trial."""

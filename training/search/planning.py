@@ -138,10 +138,10 @@ def check_request(request: Request, settings: Settings) -> list[Values]:
             "storage.url: the trials of a search need a home that all nodes share; unset storage.url, or search "
             "without ray.address"
         )
-    found = propose(space, request.trials, request.seed)
-    for number, values in enumerate(found, start=1):
+    trial_values = propose(space, request.trials, request.seed)
+    for number, values in enumerate(trial_values, start=1):
         settings_of(settings, values, number)
-    return found
+    return trial_values
 
 
 def plan_search(
@@ -159,9 +159,9 @@ def plan_search(
     :mod:`training.search.generations`. `start` has the weights to which `training.init_from` refers at present; None if
     the setting is not set. Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
     """
-    found = check_request(request, settings)
+    trial_values = check_request(request, settings)
     before, by_key = latest_run(home, ref.name), dict[str, tuple[Values, RunPlan]]()
-    for number, values in enumerate(found, start=1):
+    for number, values in enumerate(trial_values, start=1):
         plan = identify_after(before, home, ref, settings_of(settings, values, number), files, start=start)
         by_key.setdefault(plan.run_key, (values, plan))  # 1 and 1.0 are the same value
     trials = tuple(

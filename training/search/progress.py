@@ -31,7 +31,7 @@ def epochs_of(points: Iterable[Point], metric: str) -> list[Epoch]:
     """Select the ends of epochs among metric points; `metric` is the name of the problem's metric."""
     ends = [point for point in points if LOSS in point.values]
     return [
-        Epoch(int(one.values["epoch"]), one.values[LOSS], one.values[f"validation/{metric}"]) for one in ends
+        Epoch(int(end.values["epoch"]), end.values[LOSS], end.values[f"validation/{metric}"]) for end in ends
     ]
 
 
@@ -45,7 +45,7 @@ def best_of(epochs: Iterable[Epoch], keeps_best: bool) -> Progress:
     if not known:
         return Progress()
     last = max(known)
-    chosen = min(known.values(), key=lambda one: (one.loss, one.number)) if keeps_best else known[last]
+    chosen = min(known.values(), key=lambda epoch: (epoch.loss, epoch.number)) if keeps_best else known[last]
     return Progress(last, chosen)
 
 

@@ -103,12 +103,12 @@ class RayTrial(ray.tune.Trainable):
         self._ends += [point for point in self._tail.new() if LOSS in point.values]
         known = [point for point in self._ends if last or point.step < point.total_steps]
         epochs = epochs_of(known, self._job.metric)
-        new = sorted({one.number for one in epochs if one.number > self._reported[EPOCH]})
+        new = sorted({epoch.number for epoch in epochs if epoch.number > self._reported[EPOCH]})
         if not new:
             return None
         number = next((number for number in new if number in self._job.rungs), new[-1])
         keeps_best = self._job.plan.settings.training.keeps_best
-        best = best_of([one for one in epochs if one.number <= number], keeps_best).best
+        best = best_of([epoch for epoch in epochs if epoch.number <= number], keeps_best).best
         assert best is not None
         self._reported = {EPOCH: number, SCORE: best.loss}
         return dict(self._reported)  # a copy: Ray Tune adds entries to the report

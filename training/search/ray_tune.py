@@ -48,11 +48,11 @@ def rungs_of(epochs: int) -> tuple[int, ...]:
     The first rung is a ninth of the epochs, but at least 1; each further rung is at three times as many epochs.
     """
     first = max(1, epochs // _FIRST_RUNG_SHARE)
-    found = []
+    rungs = []
     while first <= epochs:
-        found.append(first)
+        rungs.append(first)
         first *= REDUCTION
-    return tuple(found)
+    return tuple(rungs)
 
 
 def run_trials(

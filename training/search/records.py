@@ -100,12 +100,12 @@ class Search(Record):
     def with_result(self, result: TrialResult) -> "Search":
         """This search with `result` added; an earlier result of the same trial is replaced."""
         others = self.without_result(result).results
-        ordered = sorted([*others, result], key=lambda one: one.number)
+        ordered = sorted([*others, result], key=lambda trial_result: trial_result.number)
         return self.model_copy(update={"results": tuple(ordered), "published": False})
 
     def without_result(self, result: TrialResult) -> "Search":
         """This search without the result of the trial with the number of `result`."""
-        others = tuple(one for one in self.results if one.number != result.number)
+        others = tuple(trial_result for trial_result in self.results if trial_result.number != result.number)
         return self.model_copy(update={"results": others, "published": False})
 
 

@@ -24,20 +24,20 @@ def known_results(planned: PlannedSearch, rewrites: bool = False) -> Search:
     `rewrites`: the caller holds the recipe's lock and writes the record again, so a damaged record is set aside.
     """
     read = find_or_set_aside if rewrites else find_record
-    found = _of_plan(read(planned.record, Search, planned.folder.name), planned)
+    search = _of_plan(read(planned.record, Search, planned.folder.name), planned)
     for trial in planned.search.trials:
-        plan, before = planned.plan_of(trial), found.result_of(trial)
+        plan, before = planned.plan_of(trial), search.result_of(trial)
         trained = finished(plan.paths, plan.run_key)
-        if trained is None and before is not None and _is_lost(found, before):
-            found, before = found.without_result(before), None
+        if trained is None and before is not None and _is_lost(search, before):
+            search, before = search.without_result(before), None
         # A trial that ended early keeps its result, so that the same command finds the same winner.
         if trained is not None and (before is None or before.status == "failed"):
-            result = _result(plan, trial, found.metric, trained.seconds, crashed=False)
-            found = found.with_result(result.model_copy(update={"reused": True}))
+            result = _result(plan, trial, search.metric, trained.seconds, crashed=False)
+            search = search.with_result(result.model_copy(update={"reused": True}))
         elif before is None and (failure := _failure(planned, trial)) and not failure.transient:
-            result = _result(plan, trial, found.metric, seconds=0.0, crashed=True)
-            found = found.with_result(failed_result(planned.search.scheduler, result, failure))
-    return found
+            result = _result(plan, trial, search.metric, seconds=0.0, crashed=True)
+            search = search.with_result(failed_result(planned.search.scheduler, result, failure))
+    return search
 
 
 def result_of_ended(planned: PlannedSearch, trial: Trial, seconds: float, crashed: bool) -> TrialResult:
@@ -49,14 +49,16 @@ def result_of_ended(planned: PlannedSearch, trial: Trial, seconds: float, crashe
     return failed_result(planned.search.scheduler, result, _failure(planned, trial) or died)
 
 
-def without_winner(found: Search) -> EvergreenError:
+def without_winner(search: Search) -> EvergreenError:
     """The error of a search without a winner: each trial failed, or ended before the end of its first epoch."""
-    failed = [result for result in found.results if result.status == "failed"]
+    failed = [result for result in search.results if result.status == "failed"]
     first = f" Trial {failed[0].number}: {failed[0].error}" if failed else ""
-    text = f"none of the {len(found.trials)} trials of the search trained a model.{first}"
+    text = f"none of the {len(search.trials)} trials of the search trained a model.{first}"
     kinds: list[type[EvergreenError]] = [SettingError, DataError, ResourceError, TransientError]
     found_kind = {kind.__name__: kind for kind in kinds}.get(failed[0].kind if failed else "")
-    return (found_kind or (TransientError if any(one.transient for one in failed) else TrainingError))(text)
+    return (found_kind or (TransientError if any(result.transient for result in failed) else TrainingError))(
+        text
+    )
 
 
 def _of_plan(recorded: Search | None, planned: PlannedSearch) -> Search:
@@ -70,18 +72,18 @@ def _of_plan(recorded: Search | None, planned: PlannedSearch) -> Search:
     return recorded.model_copy(update=update)
 
 
-def _is_lost(found: Search, result: TrialResult) -> bool:
+def _is_lost(search: Search, result: TrialResult) -> bool:
     """Whether a recorded result does not count without the trial's weights, which the caller did not find.
 
     With the scheduler pbt, other trials start from the weights of a finished trial.
     """
-    return found.scheduler == "pbt" and result.status == "finished"
+    return search.scheduler == "pbt" and result.status == "finished"
 
 
 def _failure(planned: PlannedSearch, trial: Trial) -> TrialFailure | None:
     """The failure on record of the trial's run; trials of later generations may have got another trial's number."""
-    found = find_record(planned.failure_of(trial), TrialFailure, planned.folder.name)
-    return None if found is None or found.run_key not in ("", trial.run_key) else found
+    failure = find_record(planned.failure_of(trial), TrialFailure, planned.folder.name)
+    return None if failure is None or failure.run_key not in ("", trial.run_key) else failure
 
 
 def failed_result(scheduler: Scheduler, result: TrialResult, why: TrialFailure) -> TrialResult:

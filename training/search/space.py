@@ -106,13 +106,13 @@ def propose(space: Mapping[str, Domain], trials: int, seed: int) -> list[Values]
     A space with few combinations of values gives fewer trials: after 100 draws for each requested trial, the search for
     further combinations ends.
     """
-    found: dict[str, Values] = {}
+    proposals: dict[str, Values] = {}
     for number in range(trials * _DRAWS):
         values = {name: domain.value(_share(seed, number, name)) for name, domain in space.items()}
-        found.setdefault(canonical_json(values), values)
-        if len(found) == trials:
+        proposals.setdefault(canonical_json(values), values)
+        if len(proposals) == trials:
             break
-    return list(found.values())
+    return list(proposals.values())
 
 
 def text_of(value: Any) -> str:

@@ -105,7 +105,7 @@ def setting_schema(dotted: str, trainer: TrainerName | None = None) -> dict[str,
     The schema is that of `trainer`, or of the first trainer that has the setting.
     """
     field = _field(dotted, trainer)
-    (kind,) = [one for one in field.get("anyOf", [field]) if one.get("type") != "null"]
+    (kind,) = [variant for variant in field.get("anyOf", [field]) if variant.get("type") != "null"]
     return _limits(kind)
 
 
@@ -132,17 +132,19 @@ def _field(dotted: str, trainer: TrainerName | None) -> dict[str, Any]:
     section, _, name = dotted.rpartition(".")
     whole = Settings.model_json_schema()
     having = _sections(whole, section, trainer) if section else [whole]
-    found: dict[str, Any] = next(one["properties"][name] for one in having if name in one["properties"])
-    return found
+    field: dict[str, Any] = next(
+        schema["properties"][name] for schema in having if name in schema["properties"]
+    )
+    return field
 
 
 def _sections(whole: Mapping[str, Any], name: str, trainer: TrainerName | None) -> list[dict[str, Any]]:
     """The JSON schemas that a section may have, of one trainer or all; fields contain no references to definitions."""
     field = whole["properties"][name]
-    names = [one["$ref"].rpartition("/")[2] for one in field.get("oneOf", [field])]
+    names = [variant["$ref"].rpartition("/")[2] for variant in field.get("oneOf", [field])]
     if trainer is not None and len(names) > 1:  # in the order of the trainers
         names = [names[list(TRAINERS).index(trainer)]]
-    return [whole["$defs"][one] for one in names]
+    return [whole["$defs"][definition] for definition in names]
 
 
 def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:
@@ -156,7 +158,9 @@ def _merged(sections: list[dict[str, Any]]) -> dict[str, Any]:
             known = variants.setdefault(name, [])
             if _limits(field) not in map(_limits, known):
                 known.append(field)
-    fields = {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in variants.items()}
+    fields = {
+        name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in variants.items()
+    }
     return sections[0] | {"properties": fields}
 
 
@@ -220,14 +224,14 @@ def _unknown(dotted: str, base: Settings) -> str:
 def explained(error: ValidationError) -> str:
     """What is wrong with settings: a line for each, with the setting's full name, the rule and the value."""
     lines = []
-    for one in error.errors(include_url=False):
+    for details in error.errors(include_url=False):
         # For the section of a trainer, pydantic adds the trainer's name after `training`.
-        path = [part for place, part in enumerate(one["loc"]) if (place, part) not in _TAGS]
+        path = [part for index, part in enumerate(details["loc"]) if (index, part) not in _TAGS]
         where = ".".join(str(part) for part in path)
-        rule = str(one["msg"]).removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
+        rule = str(details["msg"]).removeprefix("Value error, ")
+        if details["type"] == "extra_forbidden":
             rule = "no such setting"
             if path[0] == "training":
-                rule += f" of trainer {one['loc'][1]}; {_OF_TRAINERS}"
-        lines.append(f"{where}: {rule}, got {one['input']!r}" if where else rule)
+                rule += f" of trainer {details['loc'][1]}; {_OF_TRAINERS}"
+        lines.append(f"{where}: {rule}, got {details['input']!r}" if where else rule)
     return "\n".join(lines)

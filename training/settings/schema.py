@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from training.redaction import SecretUrl
-from training.seams import STORES, TRACKERS, TRAINERS, part_named
+from training.seams import STORES, TRACKERS, TRAINERS, formats_of, part_named
 from training.seams import TrainerName as TrainerName
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed, once
 from training.settings.sections import Section as Section
@@ -300,8 +300,8 @@ class RaySettings(Section):
 
 def _trainer_of(training: object) -> str:
     """The trainer that a section `training` is for; the section of the PyTorch loop does not name its trainer."""
-    found = training.get("trainer") if isinstance(training, Mapping) else getattr(training, "trainer", None)
-    return str(found or "torch")
+    trainer = training.get("trainer") if isinstance(training, Mapping) else getattr(training, "trainer", None)
+    return str(trainer or "torch")
 
 
 def section_of_trainer(name: TrainerName) -> type[TrainerSettings]:
@@ -371,10 +371,11 @@ class Settings(Section):
     def _no_contradictions(self) -> Self:
         _check_workers(self.scaling, self.data.feed)
         self.training.check(self)
-        if self.tracking.model_format not in (None, *self.training.FORMATS):
+        formats = formats_of(self.trainer, self.training.FORMATS)
+        if self.tracking.model_format not in (None, *formats):
             raise ValueError(
                 f"tracking.model_format: models of trainer {self.trainer} are registered as "
-                f"{' or '.join(self.training.FORMATS)}, not as {self.tracking.model_format}"
+                f"{' or '.join(formats)}, not as {self.tracking.model_format}"
             )
         if self.scaling.num_workers == 0 and self.data.feed == "stream":
             raise ValueError("data.feed: stream needs Ray; use scaling.num_workers >= 1, or data.feed=memory")

@@ -52,8 +52,9 @@ class TrainerSettings(Section):
 
     Plans store the section. Unless the trainer is `torch`, a field `trainer` names the trainer. `FORM` names the
     settings for fields of the run form that have another name with this trainer, or None for a field that the trainer
-    does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first
-    (:data:`training.seams.FORMATS`). `NOT_IN_KEY` names the settings that are no ingredients of the run key.
+    does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first;
+    a format can also name its trainers (:func:`training.seams.formats_of`). `NOT_IN_KEY` names the settings that are no
+    ingredients of the run key.
     `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`), and
     `READS_DATASET` whether it reads a recipe's own torch Dataset (`Recipe(dataset=...)`) with `data.feed=loader`.
     """

@@ -30,17 +30,17 @@ def resolved(given: str | Path, what: str) -> Path:
     Raises :class:`SettingError` also when links point to each other, and for a path that is not UTF-8, as records and
     digests are, or has a name that is too long for a file system.
     """
-    place = expanded(given, what)
+    path = expanded(given, what)
     try:
-        found = place.resolve()
+        real_path = path.resolve()
     except RuntimeError:
         raise SettingError(
             f"{what}: {given} leads to links that point to each other. Repair the links, or give another path."
         ) from None
     try:
-        longest = max(found.parts, key=lambda part: len(part.encode()))
+        longest = max(real_path.parts, key=lambda part: len(part.encode()))
     except UnicodeEncodeError:
-        raise SettingError(f"{what}: the path {str(found)!r} is not UTF-8. Rename it.") from None
+        raise SettingError(f"{what}: the path {str(real_path)!r} is not UTF-8. Rename it.") from None
     if len(longest.encode()) > _LONGEST:
         raise SettingError(f"{what}: the name {longest} has more than {_LONGEST} bytes. Give another path.")
-    return found
+    return real_path

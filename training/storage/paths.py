@@ -277,7 +277,7 @@ def sqlite_url(file: Path, driver: str) -> str:
 
 
 def home_to_read() -> Home:
-    """The same as :func:`home`, for a command that changes nothing: neither creates the folder nor tests it.
+    """The same as :func:`home_to_write`, for a command that changes nothing: neither creates the folder nor tests it.
 
     A `~` at the beginning is a user's home directory, also where no shell has replaced it, as in a file of variables.
     Raises :class:`ResourceError` when there is no such user.
@@ -289,7 +289,7 @@ def home_to_read() -> Home:
         raise ResourceError(f"{HOME_VARIABLE}={named}: {error} Write the whole path of the folder.") from None
 
 
-def home(for_run: bool = True) -> Home:
+def home_to_write(for_run: bool = True) -> Home:
     """The home that the variable EVERGREEN_HOME names, by default `.evergreen` in the working directory.
 
     Creates the folder. Raises :class:`ResourceError` when it cannot be created or written, when its path is not
@@ -322,9 +322,9 @@ def home(for_run: bool = True) -> Home:
 
 def newest_first(runs: Path, name: str) -> list[Path]:
     """The files `name` in the folders of the runs in `runs`, newest first; not those of runs that are being removed."""
-    found = []
+    dated_files = []
     for file in runs.glob(f"*/{name}"):
         with suppress(FileNotFoundError):  # `evergreen gc` removed the run meanwhile
             if not file.parent.name.startswith("."):
-                found.append((file.stat().st_mtime_ns, file))
-    return [file for _, file in sorted(found, reverse=True)]
+                dated_files.append((file.stat().st_mtime_ns, file))
+    return [file for _, file in sorted(dated_files, reverse=True)]

@@ -131,7 +131,7 @@ def append_record(file: Path, record: BaseModel, owner: str) -> None:
 
 def write_records(file: Path, records: Iterable[BaseModel], owner: str) -> None:
     """Write a file of lines, one for each record, atomically."""
-    lines = (_line(file.name, one, owner, number) for number, one in enumerate(records, start=1))
+    lines = (_line(file.name, record, owner, number) for number, record in enumerate(records, start=1))
     write_text(file, "".join(f"{line}\n" for line in lines))
 
 
@@ -157,10 +157,10 @@ def read_lines(file: Path, kind: type[R], owner: str, appended: bool = True) -> 
 
 def rewrite_undamaged(file: Path, kind: type[R], owner: str) -> None:
     """If lines are damaged, set the file aside and write a new file with the readable records, to keep these."""
-    found = read_lines(file, kind, owner)
-    if found.damage:
-        set_aside(file, f"{found.damage}; its other lines are kept")
-        write_records(file, found.records, owner)
+    lines = read_lines(file, kind, owner)
+    if lines.damage:
+        set_aside(file, f"{lines.damage}; its other lines are kept")
+        write_records(file, lines.records, owner)
 
 
 def set_aside(path: Path, why: str) -> None:

@@ -25,17 +25,17 @@ def temporaries() -> list[Path]:
 
     Python chooses another folder than the latter, or none, when that is full.
     """
-    found = [Path(os.environ.get("TMPDIR") or "/tmp")]
+    folders = [Path(os.environ.get("TMPDIR") or "/tmp")]
     with suppress(FileNotFoundError):
-        found.insert(0, Path(tempfile.gettempdir()))
-    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+        folders.insert(0, Path(tempfile.gettempdir()))
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
 @contextmanager
 def scratch_folder(purpose: str) -> Iterator[Path]:
     """Yield a temporary folder as :func:`temporary_folder`; first removes those of this purpose without owner."""
     for folder in [
-        found for place in temporaries() for found in place.glob(f"{TEMPORARY_PREFIX}{purpose}-*")
+        path for parent in temporaries() for path in parent.glob(f"{TEMPORARY_PREFIX}{purpose}-*")
     ]:
         with suppress(OSError):  # removed meanwhile, or of another user
             if is_abandoned(folder):

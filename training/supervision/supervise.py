@@ -169,7 +169,7 @@ def _explained(error: Exception) -> EvergreenError:
     known = classify(error)
     if known is not None:
         return known
-    inner = [one for one in causes(error) if not type(one).__module__.startswith("ray.")]
+    inner = [cause for cause in causes(error) if not type(cause).__module__.startswith("ray.")]
     first = inner[-1] if inner else error
     return TrainingError(f"the training code failed: {type(first).__name__}: {first}{raised_at(first)}")
 

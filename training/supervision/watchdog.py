@@ -182,10 +182,10 @@ def _answer(beat: Beat, signum: int) -> tuple[str | None, bool]:
     from ray.exceptions import TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    place = NodeAffinitySchedulingStrategy(beat.node, soft=False)
+    strategy = NodeAffinitySchedulingStrategy(beat.node, soft=False)
     remote: Any = ray.remote(num_cpus=0, max_retries=0)(signal_process)
     try:
-        answer = remote.options(scheduling_strategy=place).remote(beat.pid, beat.process_start, signum)
+        answer = remote.options(scheduling_strategy=strategy).remote(beat.pid, beat.process_start, signum)
         state: str | None = ray.get(answer, timeout=_REMOTE_TIMEOUT_S)
     except TaskUnschedulableError:  # the node has left the cluster
         log.warning("node %s of worker %d has left the cluster", beat.node[:8], beat.rank)

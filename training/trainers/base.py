@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 class Promise:
     """What a trainer promises under given settings, as data that `plan`, documentation and tests read.
 
-    `resumes`: the unit of progress at which a killed training continues. `same_bits_after_kill`: whether a training
+    `resumes`: the unit of progress at which a killed training continues; `round` is a round of boosted
+    trees that has a checkpoint, which is each tenth round and the last. `same_bits_after_kill`: whether a training
     that was killed and resumed ends with the same bits as one that was not. `any_workers`: whether every number of
     workers gives the same bits.
     """

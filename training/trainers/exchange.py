@@ -37,8 +37,9 @@ def _gathered(text: str, count: int, group: Any) -> list[str]:
     longest = max(int(size) for size in sizes)
     padded = torch.zeros(longest, dtype=torch.uint8)
     padded[: len(mine)] = mine
-    found = [torch.empty_like(padded) for _ in range(count)]
-    dist.all_gather(found, padded, group=group)
+    buffers = [torch.empty_like(padded) for _ in range(count)]
+    dist.all_gather(buffers, padded, group=group)
     return [
-        bytes(one[: int(size)].tolist()).decode().rstrip("\0") for one, size in zip(found, sizes, strict=True)
+        bytes(buffer[: int(size)].tolist()).decode().rstrip("\0")
+        for buffer, size in zip(buffers, sizes, strict=True)
     ]

@@ -77,9 +77,9 @@ class Ranks:
 
         if not self.distributed:
             return [values]
-        found = [torch.empty_like(values) for _ in range(self.world_size)]
-        torch.distributed.all_gather(found, values.contiguous())
-        return found
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
+        torch.distributed.all_gather(gathered, values.contiguous())
+        return gathered
 
     def synchronize(self) -> None:
         """Wait for this rank's GPU, so that its work is not timed as part of the next call that needs a result."""

@@ -40,8 +40,10 @@ def all_faults() -> tuple[Fault, ...]:
     from benchmarks.chaos.faults import kills, machine, network, servers, storage, syscalls
 
     modules = (kills, servers, syscalls, storage, network, machine)
-    found = [fault for module in modules for fault in module.FAULTS]
-    return tuple(sorted(found, key=lambda fault: (fault.id == "random", int(fault.id.strip("Frandom") or 0))))
+    faults = [fault for module in modules for fault in module.FAULTS]
+    return tuple(
+        sorted(faults, key=lambda fault: (fault.id == "random", int(fault.id.strip("Frandom") or 0)))
+    )
 
 
 # Faults of the matrix that no program here injects, on any machine.

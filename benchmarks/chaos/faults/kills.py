@@ -61,9 +61,9 @@ def _signal_rank(trial: Trial, rank: int, signum: signal.Signals) -> None:
 
 
 def _signal_worker(trial: Trial, rank: int, step: int, signum: signal.Signals) -> None:
-    beat = next((one for one in trial.beats() if one.rank == rank), None)
-    found = beat is not None and not trial.run.ended and send(beat.pid, signum)
-    trial.hit(f"{signum.name} to rank {rank} at step {step}", found)
+    beat = next((heartbeat for heartbeat in trial.beats() if heartbeat.rank == rank), None)
+    injected = beat is not None and not trial.run.ended and send(beat.pid, signum)
+    trial.hit(f"{signum.name} to rank {rank} at step {step}", injected)
 
 
 def kill_controller(trial: Trial) -> None:
@@ -86,14 +86,16 @@ def _kill_data_worker(trial: Trial) -> None:
 
 
 def _titled(trial: Trial, titles: tuple[str, ...]) -> list[psutil.Process]:
-    found = trial.on_ray()
-    return [one for title in titles for one in processes.named(found, title)]
+    ray_processes = trial.on_ray()
+    return [process for title in titles for process in processes.named(ray_processes, title)]
 
 
 def _kill_titled(trial: Trial, titles: tuple[str, ...], what: str) -> None:
     victims = _titled(trial, titles)
-    found = bool(victims) and not trial.run.ended and send(trial.random.choice(victims).pid, signal.SIGKILL)
-    trial.hit(what, found)
+    injected = (
+        bool(victims) and not trial.run.ended and send(trial.random.choice(victims).pid, signal.SIGKILL)
+    )
+    trial.hit(what, injected)
 
 
 def kill_raylet(trial: Trial) -> None:
@@ -110,8 +112,8 @@ def _kill_daemon(trial: Trial, program: str) -> None:
     trial.start()
     step = trial.wait_for_some_step()
     victims = processes.named(trial.on_ray(), program)
-    found = bool(victims) and not trial.run.ended and send(victims[0].pid, signal.SIGKILL)
-    trial.hit(f"SIGKILL to {program.rpartition('/')[2]} at step {step}", found)
+    injected = bool(victims) and not trial.run.ended and send(victims[0].pid, signal.SIGKILL)
+    trial.hit(f"SIGKILL to {program.rpartition('/')[2]} at step {step}", injected)
 
 
 def signal_flow(trial: Trial) -> None:
@@ -147,8 +149,8 @@ def kill_everything(trial: Trial) -> None:
     moment = trial.wait_for_some_moment()
     alive = not trial.run.ended
     victims = trial.processes()
-    for one in victims:
-        send(one.pid, signal.SIGKILL)
+    for victim in victims:
+        send(victim.pid, signal.SIGKILL)
     trial.hit(f"SIGKILL to {len(victims)} processes {moment}", alive)
 
 
@@ -184,8 +186,8 @@ def _pid_of(trial: Trial, victim: str) -> int | None:
     if victim == "flow":
         return trial.run.pid
     if victim == "controller":
-        return next((one.pid for one in _titled(trial, (_CONTROLLER,))), None)
-    return next((one.pid for one in trial.beats() if f"rank {one.rank}" == victim), None)
+        return next((process.pid for process in _titled(trial, (_CONTROLLER,))), None)
+    return next((beat.pid for beat in trial.beats() if f"rank {beat.rank}" == victim), None)
 
 
 FAULTS = (

@@ -44,7 +44,7 @@ def _jump_back(trial: Trial) -> None:
 def _jump(trial: Trial, seconds: str) -> None:
     library = _clock_library(trial.bench.folder)
     if library is None:
-        trial.hit(f"clock {seconds} s (there is no C compiler for clock.c)", found=False)
+        trial.hit(f"clock {seconds} s (there is no C compiler for clock.c)", injected=False)
         trial.start()
         return
     clock = trial.run_log(".clock")
@@ -76,7 +76,7 @@ def _memory_cgroup(trial: Trial) -> None:
     try:
         group.mkdir()
     except OSError as error:
-        trial.hit(f"a memory cgroup ({error})", found=False)
+        trial.hit(f"a memory cgroup ({error})", injected=False)
         return _address_space(trial)
     trial.stack.callback(_remove_group, group)
     limit = trial.random.randint(150, 500)
@@ -101,12 +101,12 @@ def _address_space(trial: Trial) -> None:
     trial.start()
     step = trial.wait_for_some_step()
     beats = trial.beats()
-    found = bool(beats) and not trial.run.ended
-    if found:
+    alive = bool(beats) and not trial.run.ended
+    if alive:
         victim = psutil.Process(trial.random.choice(beats).pid)
         limit = victim.memory_info().vms
         victim.rlimit(resource.RLIMIT_AS, (limit, limit))
-    trial.hit(f"no more memory for a rank (RLIMIT_AS) at step {step}", found)
+    trial.hit(f"no more memory for a rank (RLIMIT_AS) at step {step}", alive)
     trial.expect(EXIT_RESOURCE)
 
 

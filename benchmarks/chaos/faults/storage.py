@@ -27,7 +27,7 @@ def _full_file_system(trial: Trial) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MB}m", "evergreen-chaos", str(root)]
     made = subprocess.run(mount, capture_output=True, text=True, check=False)
     if made.returncode:
-        trial.hit(f"a file system of its own (mount: {made.stderr.strip()})", found=False)
+        trial.hit(f"a file system of its own (mount: {made.stderr.strip()})", injected=False)
         return _limit_file_size(trial)
     trial.stack.callback(subprocess.run, ["umount", "-l", str(root)], check=True)
     trial.fill_home()
@@ -55,10 +55,10 @@ def _limit_file_size(trial: Trial) -> None:
     trial.start()
     moment = trial.wait_for_some_moment()
     limit = trial.random.choice((0, 1_000, 10_000))
-    found = not trial.run.ended
-    if found:
+    alive = not trial.run.ended
+    if alive:
         psutil.Process(trial.run.pid).rlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    trial.hit(f"RLIMIT_FSIZE {limit} {moment}", found)
+    trial.hit(f"RLIMIT_FSIZE {limit} {moment}", alive)
     trial.expect(EXIT_RESOURCE)
 
 
@@ -98,8 +98,8 @@ def manifest_missing(folder: Path) -> None:
 
 
 def everything_damaged(folder: Path) -> None:
-    for one in folder.parent.glob("step-*"):
-        _flip(one / STATE)
+    for checkpoint in folder.parent.glob("step-*"):
+        _flip(checkpoint / STATE)
 
 
 def metrics_torn(folder: Path) -> None:
@@ -148,7 +148,9 @@ def part_extra(part: Path) -> None:
 
 def part_swapped(part: Path) -> None:
     """Swap the names of this part and a part of the other split."""
-    other = next(one for one in sorted(part.parents[1].rglob("part-*.parquet")) if one.parent != part.parent)
+    other = next(
+        file for file in sorted(part.parents[1].rglob("part-*.parquet")) if file.parent != part.parent
+    )
     aside = part.with_suffix(".aside")
     part.rename(aside)
     other.rename(part)

@@ -70,17 +70,17 @@ def _validated(model: type[M], content: bytes, name: str) -> M:
         return model.model_validate(json.loads(content.decode(), object_pairs_hook=_refuse_duplicates))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))[:200]
-        raise DataError(f"{name}: {place!r}: {first['msg'][:300]}") from error
+        location = ".".join(map(str, first["loc"]))[:200]
+        raise DataError(f"{name}: {location!r}: {first['msg'][:300]}") from error
     except ValueError as error:
         raise DataError(f"{name}: {str(error)[:300]}") from error
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key comes twice")
-    return found
+    return fields
 
 
 def _check_payloads(folder: str, payloads: Payloads, names: set[str]) -> None:

@@ -23,8 +23,8 @@ def class_drop_rule(
     real loss in a small class can pass. At 0.95 confidence, a class that gains no row must lose 8 rows to fail among
     10 classes, and 11 rows among 100 classes.
     """
-    found = zip(classes, changes, strict=True)
-    tested = [(name, rows, gained, lost) for (name, rows), (gained, lost) in found if rows]
+    classes_with_changes = zip(classes, changes, strict=True)
+    tested = [(name, rows, gained, lost) for (name, rows), (gained, lost) in classes_with_changes if rows]
     p_values = holm([mcnemar(lost, gained) for _, _, gained, lost in tested])
     drops = [(lost - gained) / rows for _, rows, gained, lost in tested]
     limit, level = settings.max_class_drop, alpha_of(settings)

@@ -112,7 +112,7 @@ def further_rules(evaluation: Evaluation, settings: GateSettings) -> tuple[Rule,
     assert isinstance(evaluation.candidate, ClassificationScore)
     if not evaluation.class_changes:
         return ()
-    rows = [(one.name, one.rows) for one in evaluation.candidate.classes]
+    rows = [(class_score.name, class_score.rows) for class_score in evaluation.candidate.classes]
     return (class_drop_rule(rows, evaluation.class_changes, settings),)
 
 

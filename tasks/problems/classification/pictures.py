@@ -16,7 +16,7 @@ def confusion_matrix(score: ClassificationScore, path: Path) -> Path:
 
     A cell's colour depth is the square root of its share of the row.
     """
-    names = [one.name for one in score.classes]
+    names = [class_score.name for class_score in score.classes]
     side = min(12.0, max(4.5, 0.55 * len(names) + 1.5))
     figure = new_figure(side, side)
     axes = figure.subplots()
@@ -40,8 +40,8 @@ def confusion_matrix(score: ClassificationScore, path: Path) -> Path:
 def mistake_grid(inputs: ReportInputs, path: Path) -> Path:
     """Draw the candidate's mistakes on images, each with its true and its predicted class."""
     mistakes = inputs.evaluation.mistakes
-    names = [one.truth for one in mistakes]
-    guesses = [f"{one.predicted} {percent(one.probability, 0)}" for one in mistakes]
+    names = [mistake.truth for mistake in mistakes]
+    guesses = [f"{mistake.predicted} {percent(mistake.probability, 0)}" for mistake in mistakes]
     return picture_grid(inputs.mistakes, names, guesses, [False] * len(mistakes), path)
 
 

@@ -71,7 +71,7 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
     """See :class:`tasks.report_page.sections.Sections`."""
     score, champion = candidate_of(inputs.evaluation), inputs.evaluation.champion
     assert champion is None or isinstance(champion, ClassificationScore)
-    names = [one.name for one in score.classes]
+    names = [class_score.name for class_score in score.classes]
     rows = tables.class_rows(score, champion, inputs.evaluation.class_changes)
     matrix = len(names) <= tables.MATRIX_UP_TO
     view = view_of(inputs.dataset)

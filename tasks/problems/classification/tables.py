@@ -82,7 +82,7 @@ class Pair:
 
 def confused_pairs(score: ClassificationScore, limit: int = _PAIRS) -> tuple[Pair, ...]:
     """The most frequent mistakes, the most frequent first."""
-    names = [one.name for one in score.classes]
+    names = [class_score.name for class_score in score.classes]
     pairs = [
         Pair(names[truth], names[predicted], count, count / rows)
         for truth, row in enumerate(score.confusion)

@@ -46,10 +46,14 @@ def measures(inputs: ReportInputs) -> tuple[Measured, ...]:
 
 def tiles(inputs: ReportInputs) -> tuple[Tile, ...]:
     """The class with the largest error, if there are several."""
-    known = [one for one in candidate_of(inputs.evaluation).classes if one.noise_error is not None]
+    known = [
+        class_error
+        for class_error in candidate_of(inputs.evaluation).classes
+        if class_error.noise_error is not None
+    ]
     if len(known) < 2:
         return ()
-    worst = max(known, key=lambda one: one.noise_error or 0.0)
+    worst = max(known, key=lambda class_error: class_error.noise_error or 0.0)
     return (Tile("Largest error of a class", _error(worst), f"{worst.name}, {worst.rows:,} test rows"),)
 
 
@@ -69,7 +73,11 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
     """See :class:`tasks.report_page.sections.Sections`."""
     names, champion = inputs.dataset.classes, inputs.evaluation.champion
     assert champion is None or isinstance(champion, DenoisingScore)
-    theirs = {} if champion is None else {one.name: _error(one) for one in champion.classes}
+    theirs = (
+        {}
+        if champion is None
+        else {class_error.name: _error(class_error) for class_error in champion.classes}
+    )
     made = () if inputs.generated is None else inputs.generated
     shown = zip(inputs.evaluation.largest_errors, view_of(inputs.dataset).pictures(inputs), strict=False)
     return {
@@ -79,16 +87,16 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
         ],
         "class_errors": [
             {
-                "name": one.name,
-                "rows": one.rows,
-                "candidate": _error(one),
-                "champion": theirs.get(one.name, ""),
+                "name": class_error.name,
+                "rows": class_error.rows,
+                "candidate": _error(class_error),
+                "champion": theirs.get(class_error.name, ""),
             }
-            for one in candidate_of(inputs.evaluation).classes
+            for class_error in candidate_of(inputs.evaluation).classes
         ],
         "errors": [
-            {"row": one.row, "name": names[int(one.truth)], "error": number(one.predicted), **drawn}
-            for one, drawn in list(shown)[:_SHOWN_ERRORS]
+            {"row": error.row, "name": names[int(error.truth)], "error": number(error.predicted), **drawn}
+            for error, drawn in list(shown)[:_SHOWN_ERRORS]
         ],
     }
 
@@ -109,5 +117,5 @@ def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
     return [picture_grid(pictures, names, names, [True] * len(names), folder / "generated.png")]
 
 
-def _error(one: ClassError) -> str:
-    return NOTHING if one.noise_error is None else number(one.noise_error)
+def _error(class_error: ClassError) -> str:
+    return NOTHING if class_error.noise_error is None else number(class_error.noise_error)

@@ -15,8 +15,8 @@ def _perplexity(loss: float) -> str:
 
 def losses(tokens: Array, nats: Array) -> Array:
     """Losses of texts, whose mean is the loss per token: negative log-likelihoods / mean number of tokens."""
-    found: Array = nats / tokens.mean()
-    return found
+    text_losses: Array = nats / tokens.mean()
+    return text_losses
 
 
 LOSS_PER_TOKEN = MeanLoss("perplexity", "loss per token", "text", _perplexity, losses)

@@ -59,8 +59,8 @@ class MeanErrorSections:
         problem = self.problem
 
         def error(record: LargestError) -> str:
-            (found,) = problem.row_errors(np.array([record.truth]), np.array([record.predicted]))
-            return number(float(found))
+            (row_error,) = problem.row_errors(np.array([record.truth]), np.array([record.predicted]))
+            return number(float(row_error))
 
         return largest_errors(inputs, "The test rows with the candidate's largest errors.", error)
 

@@ -45,7 +45,7 @@ def error_histogram(predicted: Predicted, target: str, path: Path) -> Path:
 def error_grid(inputs: ReportInputs, path: Path) -> Path:
     """Draw the images with the largest errors, each with its true and its predicted number."""
     errors = inputs.evaluation.largest_errors
-    truths, guesses = [number(one.truth) for one in errors], [number(one.predicted) for one in errors]
+    truths, guesses = [number(error.truth) for error in errors], [number(error.predicted) for error in errors]
     return picture_grid(inputs.mistakes, truths, guesses, [False] * len(errors), path)
 
 

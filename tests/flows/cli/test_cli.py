@@ -38,6 +38,30 @@ def evergreen(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["retrai"], ["retrain"]),
+        (["retrain", "digits-l"], ["digits-lightning"]),
+        (["retrain", "digits", "--for"], ["--force"]),
+    ],
+)
+def test_bash_completes_commands_recipes_and_options(
+    tmp_path: Path, words: list[str], said: list[str]
+) -> None:
+    """As the shell asks once README's line has been evaluated; Python's `-m` has another name than `evergreen`."""
+    code = "import sys; from flows.cli.main import main; sys.argv[0] = 'evergreen'; main()"
+    asked = {"COMP_WORDS": " ".join(["evergreen", *words]), "COMP_CWORD": str(len(words))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | asked | {"_EVERGREEN_COMPLETE": "bash_complete", "EVERGREEN_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == said, done.stderr
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
@@ -118,7 +142,7 @@ def test_a_closed_output_keeps_the_status_of_an_error(
     tmp_path: Path, arguments: list[str], status: int, closed: str
 ) -> None:
     (tmp_path / "file").touch()
-    place = "file/home" if "doctor" in arguments else "home"  # doctor reports a home that can't be created
+    root = "file/home" if "doctor" in arguments else "home"  # doctor reports a home that can't be created
     reader, writer = os.pipe()
     os.close(reader)
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {closed: writer}
@@ -126,7 +150,7 @@ def test_a_closed_output_keeps_the_status_of_an_error(
         [sys.executable, "-m", "flows.cli.main", *arguments],
         **streams,
         text=True,
-        env=os.environ | {"EVERGREEN_HOME": str(tmp_path / place)},
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path / root)},
         check=False,
     )
     os.close(writer)

@@ -101,10 +101,10 @@ def test_an_unknown_model_is_refused_before_anything_is_started(tmp_path: Path, 
 @pytest.mark.slow
 def test_doctor_starts_ray_when_asked_to(tmp_path: Path) -> None:
     done = evergreen("doctor", "--deep", "--json", home=tmp_path)
-    found = {check["name"]: check for check in last_line(done)}
-    assert done.returncode == EXIT_OK, [one for one in found.values() if one["ok"] is False]
-    assert found["Ray"]["ok"]
-    assert found["Ray"]["found"].startswith("started, ran a task and stopped")
+    checks = {check["name"]: check for check in last_line(done)}
+    assert done.returncode == EXIT_OK, [check for check in checks.values() if check["ok"] is False]
+    assert checks["Ray"]["ok"]
+    assert checks["Ray"]["found"].startswith("started, ran a task and stopped")
 
 
 @pytest.mark.extended
@@ -189,7 +189,7 @@ def test_a_release_that_prefect_lost_is_still_printed(
         (TransientError("away"), EXIT_RETRY),
         (ZeroDivisionError("division by zero"), EXIT_BUG),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda value: type(value).__name__,
 )
 def test_each_error_has_its_exit_status(
     home: Home,
@@ -243,6 +243,33 @@ def test_a_signal_ends_a_command_in_order(home: Home, signum: int, status: int, 
     assert out == "cleaned up\n"
     assert f"evergreen: {word}; the same command resumes where it stopped" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.extended
+def test_a_command_that_trains_executes_the_user_s_file_once(tmp_path: Path) -> None:
+    """The run's copy is executed for training and replay, which begin with new globals, and once for other steps."""
+    executed, recipe = tmp_path / "executed", tmp_path / "counted.py"
+    recipe.write_text(
+        "from evergreen import Digits, Recipe\n"
+        f"open({str(executed)!r}, 'a').write(__file__ + chr(10))\n"
+        "def build_model(shape, outputs):\n"
+        "    from torch import nn\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+        "recipe = Recipe('counted', 'for a test', Digits(), build_model=build_model)\n"
+    )
+    settings = ("scaling.num_workers=0", "training.epochs=1", "gate.floor=0", "tracking.system_metrics=false")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.cli.main", "retrain", str(recipe)]
+        + [word for setting in settings for word in ("--set", setting)],
+        env=os.environ | {"EVERGREEN_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    files = executed.read_text().splitlines()
+    (copy,) = (tmp_path / "home" / "runs" / "counted").glob("*/recipe/counted.py")
+    assert files == [str(recipe), *[str(copy)] * 3]
 
 
 def test_the_statuses_are_those_that_scripts_rely_on() -> None:

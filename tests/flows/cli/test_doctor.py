@@ -33,9 +33,9 @@ def patient(monkeypatch):
 
 
 def test_a_sound_installation(home):
-    found = list(checks(home))
-    assert [check.name for check in found if check.ok is False] == []
-    names = [check.name for check in found]
+    all_checks = list(checks(home))
+    assert [check.name for check in all_checks if check.ok is False] == []
+    names = [check.name for check in all_checks]
     assert len(names) == len(set(names))
     assert {"Python", "packages", "disk", "memory", "home", "locks", "MLflow store", "Prefect server"} <= set(
         names
@@ -45,10 +45,10 @@ def test_a_sound_installation(home):
 def test_a_home_that_cannot_be_written_is_a_finding(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "file" / "home"))
-    found = {check.name: check for check in checks()}
-    assert found["home"].ok is False
-    assert str(tmp_path / "file" / "home") in found["home"].found
-    broken = [check for check in found.values() if check.ok is False]
+    checks_by_name = {check.name: check for check in checks()}
+    assert checks_by_name["home"].ok is False
+    assert str(tmp_path / "file" / "home") in checks_by_name["home"].found
+    broken = [check for check in checks_by_name.values() if check.ok is False]
     assert broken
     assert all(check.remedy for check in broken)
 
@@ -57,27 +57,31 @@ def test_the_command_reports_a_home_that_cannot_be_written_and_checks_the_rest(t
     (tmp_path / "file").touch()
     monkeypatch.setenv("EVERGREEN_HOME", str(tmp_path / "file" / "home"))
     assert main(["doctor", "--json"]) == EXIT_RESOURCE
-    found = {check["name"]: check["ok"] for check in json.loads(capsys.readouterr().out.splitlines()[-1])}
-    assert found["home"] is False
-    assert found["packages"] is True
-    assert "Python" in found  # later checks still run
-    assert "Prefect server" in found
+    ok_by_name = {
+        check["name"]: check["ok"] for check in json.loads(capsys.readouterr().out.splitlines()[-1])
+    }
+    assert ok_by_name["home"] is False
+    assert ok_by_name["packages"] is True
+    assert "Python" in ok_by_name  # later checks still run
+    assert "Prefect server" in ok_by_name
 
 
 def test_a_damaged_file_of_prefects_profiles_is_a_failed_check(home, tmp_path, monkeypatch, capsys):
     (tmp_path / "profiles.toml").write_text("profiles = 3")
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(tmp_path / "profiles.toml"))
     assert main(["doctor", "--json"]) == EXIT_RESOURCE
-    found = {check["name"]: check for check in json.loads(capsys.readouterr().out.splitlines()[-1])}
-    assert [name for name, check in found.items() if check["ok"] is False] == ["Prefect server"]
-    assert str(tmp_path / "profiles.toml") in found["Prefect server"]["found"]
-    assert "Ray and GPUs" in found  # later checks still run
+    checks_by_name = {check["name"]: check for check in json.loads(capsys.readouterr().out.splitlines()[-1])}
+    assert [name for name, check in checks_by_name.items() if check["ok"] is False] == ["Prefect server"]
+    assert str(tmp_path / "profiles.toml") in checks_by_name["Prefect server"]["found"]
+    assert "Ray and GPUs" in checks_by_name  # later checks still run
 
 
 def test_packages_are_compared_with_the_requirements():
     wanted = packages.declared()
-    assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {one.name for one in wanted.requirements}
-    assert "pytest" not in {one.name for one in wanted.requirements}  # belongs to an extra
+    assert {"torch", "ray", "fastapi", "sqlalchemy"} <= {
+        requirement.name for requirement in wanted.requirements
+    }
+    assert "pytest" not in {requirement.name for requirement in wanted.requirements}  # belongs to an extra
     numpy = metadata.version("numpy")
     assert packages.requirement_check(Requirement(f"numpy=={numpy}")) is None
     assert packages.requirement_check(Requirement("torch==2.14.0")) is None  # installed may be 2.14.0+cu130
@@ -262,12 +266,12 @@ def test_ray_and_gpus():
 def test_a_check_that_breaks_is_a_finding(home):
     (home.root / "mlflow.db").mkdir()
     (home.root / "locks").write_text("not a folder")
-    found = {check.name: check for check in checks(home)}
-    assert found["locks"].ok is False
-    broken = [check for check in found.values() if check.ok is False]
+    checks_by_name = {check.name: check for check in checks(home)}
+    assert checks_by_name["locks"].ok is False
+    broken = [check for check in checks_by_name.values() if check.ok is False]
     assert broken
     assert [check.name for check in broken if not check.remedy] == []
-    assert "Prefect server" in found
+    assert "Prefect server" in checks_by_name
 
 
 def test_an_mlflow_server_s_certificate_is_checked_as_mlflow_does(home, monkeypatch, tmp_path):

@@ -58,7 +58,7 @@ def test_an_unfinished_run_of_a_recipe_of_the_users_own_is_named_by_its_path(hom
     plan = identify(home, load(file)[1], tiny_settings(), Digits().fetch(home.sources))
     keep_plan(plan)
     open_run(connect(None, home), plan)
-    [check] = [one for one in store.embedded_store_checks(home) if one.name == "run of scans"]
+    [check] = [check for check in store.embedded_store_checks(home) if check.name == "run of scans"]
     assert check.remedy.startswith(f"`evergreen retrain {file}`")
 
 
@@ -99,7 +99,7 @@ def test_a_store_of_an_older_mlflow_and_its_upgrade(home):
 def test_a_store_of_a_newer_mlflow(home):
     connect(None, home)
     with sqlite3.connect(home.root / "mlflow.db") as made:
-        assert schema(made).found == schema(made).newest
+        assert schema(made).revision == schema(made).newest
         made.execute("update alembic_version set version_num = 'ffff00001111'")
     [check] = store.embedded_store_checks(home)
     assert check.ok is False
@@ -185,7 +185,7 @@ def test_a_store_that_is_no_server_is_opened(home, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("uri", "found"),
+    ("uri", "message"),
     [
         ("sqlite:///{}/gone.db", "there is no file {}/gone.db"),
         ("sqlite:///file:{}/gone.db?uri=true", "there is no file {}/gone.db"),
@@ -193,10 +193,10 @@ def test_a_store_that_is_no_server_is_opened(home, tmp_path):
         ("postgresql://me:hidden@127.0.0.1:9/models", "127.0.0.1:9/models"),
     ],
 )
-def test_a_store_that_cannot_be_opened_is_a_failed_check_and_is_not_created(home, tmp_path, uri, found):
+def test_a_store_that_cannot_be_opened_is_a_failed_check_and_is_not_created(home, tmp_path, uri, message):
     [check] = database_checks(home, uri.format(tmp_path))
     assert check.ok is False
-    assert found.format(tmp_path) in check.found
+    assert message.format(tmp_path) in check.found
     assert "hidden" not in check.found
     assert check.remedy
     assert not (tmp_path / "gone.db").exists()
@@ -204,4 +204,4 @@ def test_a_store_that_cannot_be_opened_is_a_failed_check_and_is_not_created(home
 
 def database_checks(home, uri, deep=False):
     """The checks of the store at `uri`, without those of the home."""
-    return [one for one in store.store_checks(home, uri, deep) if one.name not in ("home", "locks")]
+    return [check for check in store.store_checks(home, uri, deep) if check.name not in ("home", "locks")]

@@ -76,7 +76,7 @@ def test_a_finished_run_is_summarised_although_the_disk_is_nearly_full(
     _, client = served
     monkeypatch.setattr(paths, "_NEEDED_BYTES", 1 << 62)  # more than any disk has free
     with pytest.raises(ResourceError, match="MB are free"):
-        paths.home()
+        paths.home_to_write()
     print_release(release_of(client))
     assert f"{MODEL} version 2" in capsys.readouterr().out
 
@@ -154,7 +154,7 @@ def test_a_recipe_of_the_users_own_is_named_by_its_path(served: tuple[Home, Any]
     file = write_recipe(tmp_path / "my recipes", name="scans")
     plan = plan_of(file, home)
     commands = dict(next_commands(release_of(client, "scans", plan.run_key)))
-    [command] = [one for one in commands if one.startswith("evergreen plan")]
+    [command] = [command for command in commands if command.startswith("evergreen plan")]
     arguments = shlex.split(command)[1:]
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli.main", *arguments], capture_output=True, text=True, check=False
@@ -181,7 +181,7 @@ def test_the_place_of_the_data_is_part_of_a_suggested_command(
     settings = tiny_settings(data={"path": str(data)})
     plan = identify(home, ref, settings, Digits().fetch(home.sources))
     keep_plan(plan)
-    commands = [one for one, _ in next_commands(release_of(client, "digits", plan.run_key))]
+    commands = [command for command, _ in next_commands(release_of(client, "digits", plan.run_key))]
     assert f"evergreen plan digits --set 'data.path={data}'" in commands
 
 

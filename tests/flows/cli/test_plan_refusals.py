@@ -11,6 +11,7 @@ import small_runs
 from PIL import Image
 from small_runs import LINEAR
 
+import flows
 from flows import preview as module
 from flows.preview import preview
 from tasks.checks import plan_checks
@@ -91,6 +92,16 @@ def test_a_model_for_colour_images_is_refused_on_grey_ones(home: Home, tmp_path:
     with pytest.raises(TrainingError, match=r"its model refuses images of \(1, 6, 6\).*data\.channels"):
         plan(home, tmp_path, images, model)
     assert plan(home, tmp_path, images, model, channels=3)
+
+
+@pytest.mark.extended
+def test_the_recipe_of_the_readme_takes_grey_pictures(home: Home, tmp_path: Path, images: Path) -> None:
+    readme = (Path(flows.__file__).parents[1] / "README.md").read_text()
+    (recipe,) = (code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if '"leaves"' in code)
+    (tmp_path / "leaves.py").write_text(recipe)
+    images.rename(tmp_path / "leaves")
+    made = preview(str(tmp_path / "leaves.py"), {}, home)
+    assert (made.recipe, made.first) == ("leaves", True)
 
 
 def test_a_champion_of_other_inputs_is_found_for_a_built_in_recipe(

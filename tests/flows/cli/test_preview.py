@@ -223,7 +223,7 @@ def test_steps_of_each_feed_are_shown(home: Home, capsys: pytest.CaptureFixture[
     }
     whole, rest = divmod(learn, 64)
     assert rest >= 16  # enough rows for a separate last step with feed memory
-    assert [one.steps_per_epoch for one in made.values()] == [whole + 1, whole, whole + 1]
+    assert [feed_preview.steps_per_epoch for feed_preview in made.values()] == [whole + 1, whole, whole + 1]
     assert shown(made["stream"], capsys)["steps"] == f"{2 * whole}, {whole} an epoch (feed stream)"
     huge = preview("digits", overrides("stream", global_batch_size=10**6), home)
     assert "none, so training is refused" in shown(huge, capsys)["steps"]

@@ -137,7 +137,7 @@ def test_the_help_lists_the_settings_of_every_trainer() -> None:
     fields = {name for section in sections for name in section.model_fields}
     assert [name for name in fields if f"training.{name}" not in lines] == ["trainer"]
     assert lines.count("training.learning_rate") == sum(
-        "learning_rate" in one.model_fields for one in sections
+        "learning_rate" in section.model_fields for section in sections
     )
     assert set(Settings.model_fields) - {"seed"} <= {line.partition(":")[0] for line in lines}
     assert "Discriminator" not in text
@@ -184,7 +184,7 @@ def test_the_help_says_why_a_recipe_can_t_be_loaded(capsys: pytest.CaptureFixtur
 def test_recipes_are_listed_with_problem_and_trainer(capsys: pytest.CaptureFixture[str]) -> None:
     main(["recipes", "--json"])
     out = capsys.readouterr().out
-    listed = {one["name"]: one for one in json.loads(out.splitlines()[-1])}
+    listed = {description["name"]: description for description in json.loads(out.splitlines()[-1])}
     assert set(listed) == set(BUILT_IN)
     assert (listed["digits"]["problem"], listed["digits"]["trainer"]) == ("classification", "torch")
     assert (listed["diabetes"]["problem"], listed["diabetes"]["trainer"]) == ("regression", "torch")

@@ -51,7 +51,7 @@ def test_a_sound_run_by_its_recipes_name(finished: RunPaths) -> None:
     assert done.returncode == EXIT_OK, done.stdout + done.stderr
     *lines, told = done.stdout.splitlines()
     findings = json.loads(told)["findings"]
-    assert {one["ok"] for one in findings} == {True}
+    assert {check["ok"] for check in findings} == {True}
     assert lines[-1] == f"{finished.root}: {len(findings)} of {len(findings)} checks hold"
     marked = [line for line in lines if line.startswith("✓")]
     assert len(marked) == len(findings)  # one line for each finding

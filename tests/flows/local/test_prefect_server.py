@@ -19,8 +19,8 @@ from training.storage.paths import Home
 PARENT = """
 import sys, time
 from flows.local.prefect_server import LocalServer
-from training.storage.paths import home
-server = LocalServer(home())
+from training.storage.paths import home_to_write
+server = LocalServer(home_to_write())
 server.wait()
 print(server._process.pid, flush=True)
 time.sleep(600)

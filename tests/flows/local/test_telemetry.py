@@ -11,8 +11,8 @@ from training.telemetry import OFF
 
 _LIBRARIES = """
 from flows.local.environment import prepare
-from training.storage.paths import home
-prepare(home())
+from training.storage.paths import home_to_write
+prepare(home_to_write())
 from prefect._internal.analytics.enabled import is_telemetry_enabled
 from prefect.settings import get_current_settings
 from mlflow.telemetry.utils import is_telemetry_disabled
@@ -26,10 +26,10 @@ print(
 _SERVED = """
 import os, sys
 from flows.cli import ui
-from training.storage.paths import home
+from training.storage.paths import home_to_write
 os.execv = lambda *_: None
 ui.check_port = lambda _: None
-ui.serve(home(), 5000)
+ui.serve(home_to_write(), 5000)
 print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
 """
 _IN_CI = (

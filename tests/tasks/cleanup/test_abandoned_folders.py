@@ -32,7 +32,7 @@ with temporary_folder("model") as folder:
 
 
 def found() -> set[str]:
-    return {one.path.name for one in abandoned_folders()}
+    return {folder.path.name for folder in abandoned_folders()}
 
 
 def ended_pid() -> int:
@@ -65,8 +65,8 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
         (own_tmp / "evergreen-notes").mkdir()  # created by a user, not by Evergreen
         assert found() == {left.name, reused.name}
         would = collect(Home(tmp_path / "home"), keep=1, dry_run=True)
-        assert {one.name for one in would.removals} == {str(left), str(reused)}
-        assert sorted(one.bytes for one in would.removals) == [0, len(b"weights")]
+        assert {removal.name for removal in would.removals} == {str(left), str(reused)}
+        assert sorted(removal.bytes for removal in would.removals) == [0, len(b"weights")]
         assert left.exists()
         assert collect(Home(tmp_path / "home"), keep=1) == would
         assert (left.exists(), reused.exists(), mine.exists()) == (False, False, True)
@@ -140,16 +140,16 @@ def test_datasets_in_a_node_s_cache_that_nothing_uses_go(own_tmp: Path, tmp_path
     keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
     old, new = [], []
     for cache in (node_cache(None), node_cache(str(tmp_path / "cache"))):
-        for name, found in (("old", old), ("new", new)):
-            found.append(cache / "datasets" / "digits" / name)
-            found[-1].mkdir(parents=True)
-            (found[-1] / "part.parquet").write_bytes(b"rows")
+        for name, folders in (("old", old), ("new", new)):
+            folders.append(cache / "datasets" / "digits" / name)
+            folders[-1].mkdir(parents=True)
+            (folders[-1] / "part.parquet").write_bytes(b"rows")
         os.utime(old[-1], (0, 0))
     with in_use(old[0]):
-        assert [one.name for one in collect(home, keep=1, dry_run=True).removals] == [str(old[1])]
+        assert [removal.name for removal in collect(home, keep=1, dry_run=True).removals] == [str(old[1])]
     would = collect(home, keep=1, dry_run=True).removals
-    assert [(one.kind, one.name, one.bytes) for one in would] == [
-        ("cached dataset", str(one), 4) for one in old
+    assert [(removal.kind, removal.name, removal.bytes) for removal in would] == [
+        ("cached dataset", str(folder), 4) for folder in old
     ]
     assert collect(home, keep=1).removals == would
-    assert [one.exists() for one in (*old, *new)] == [False, False, True, True]
+    assert [folder.exists() for folder in (*old, *new)] == [False, False, True, True]

@@ -145,8 +145,8 @@ def test_a_dry_run_changes_nothing(kept: Kept, with_store: bool) -> None:
         text=True,
         check=True,
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {"run", "dataset"} <= {one["kind"] for one in found["removals"]}
+    collection = json.loads(done.stdout.splitlines()[-1])
+    assert {"run", "dataset"} <= {removal["kind"] for removal in collection["removals"]}
     assert everything(kept.home.root) == before
 
 
@@ -183,12 +183,12 @@ def test_a_dry_run_says_what_a_run_removes(kept: Kept) -> None:
     before = files(kept.home)
     would = collect(kept.home, keep=1, dry_run=True)
     assert files(kept.home) == before
-    assert {one.kind for one in would.removals} == {"run", "checkpoints", "dataset", "raw rows"}
+    assert {removal.kind for removal in would.removals} == {"run", "checkpoints", "dataset", "raw rows"}
     sizes = {
-        one.name: sum(f.stat().st_size for f in before if f.is_relative_to(kept.home.root / one.name))
-        for one in would.removals
+        removal.name: sum(f.stat().st_size for f in before if f.is_relative_to(kept.home.root / removal.name))
+        for removal in would.removals
     }
-    assert {one.name: one.bytes for one in would.removals} == sizes
+    assert {removal.name: removal.bytes for removal in would.removals} == sizes
     assert all(sizes.values())
 
     assert collect(kept.home, keep=1) == would
@@ -202,7 +202,7 @@ def test_what_is_in_service_or_new_stays(kept: Kept) -> None:
     assert [run.root.is_dir() for run in kept.runs] == kept.serving
     assert [run.checkpoints.is_dir() for run in kept.runs] == [True, False, False, False, False]
     assert not kept.home.dataset("digits", "f" * 64).exists()
-    assert [one.detail for one in verify(kept.runs[0], kept.home) if one.ok is False] == []
+    assert [finding.detail for finding in verify(kept.runs[0], kept.home) if finding.ok is False] == []
 
 
 def test_as_many_stay_as_asked_for(kept: Kept) -> None:
@@ -237,12 +237,12 @@ def test_an_unfinished_run_stays_for_a_month(kept: Kept) -> None:
         os.utime(file, (time.time() - 31 * 86400,) * 2)
     if list(run.beats.glob("*")):  # a worker on another machine sends heartbeats
         assert ("run", "not finished, no change for 31 days") not in {
-            (one.kind, one.why) for one in collect(kept.home, keep=1).removals
+            (removal.kind, removal.why) for removal in collect(kept.home, keep=1).removals
         }
     for file in run.beats.glob("*"):
         os.utime(file, (time.time() - 31 * 86400,) * 2)
-    found = {(one.kind, one.why) for one in collect(kept.home, keep=1).removals}
-    assert ("run", "not finished, no change for 31 days") in found
+    removals = {(removal.kind, removal.why) for removal in collect(kept.home, keep=1).removals}
+    assert ("run", "not finished, no change for 31 days") in removals
     assert not run.root.exists()
 
 
@@ -255,7 +255,8 @@ def test_a_search_goes_with_its_last_trial_or_after_a_month(
     def searched(key: str, run_key: str, days: float = 0.0) -> Path:
         folder = kept.home.search("digits", key * 64)
         trials = tuple(
-            Trial(number=n, values={}, run_key=one) for n, one in enumerate([run_key, "9" * 64], 1)
+            Trial(number=n, values={}, run_key=trial_key)
+            for n, trial_key in enumerate([run_key, "9" * 64], 1)
         )
         record = Search(
             recipe="digits",
@@ -279,8 +280,8 @@ def test_a_search_goes_with_its_last_trial_or_after_a_month(
     (damaged / "search.json").write_text("{")
 
     def removed(dry_run: bool) -> set[Path]:
-        found = collect(kept.home, keep=1, dry_run=dry_run).removals
-        return {kept.home.root / one.name for one in found if one.kind == "search"}
+        removals = collect(kept.home, keep=1, dry_run=dry_run).removals
+        return {kept.home.root / removal.name for removal in removals if removal.kind == "search"}
 
     expected = removed(dry_run=True)
     assert expected == {without, old}
@@ -304,14 +305,14 @@ def test_damaged_datasets_go_and_never_count_as_the_newest(kept: Kept) -> None:
 
 def test_a_recipe_with_an_active_run_is_left_alone(kept: Kept) -> None:
     with run_lock(kept.home, "digits"):
-        found = collect(kept.home, keep=1)
-    assert found.removals == ()
-    assert "another run holds" in found.left_alone["digits"]
+        collection = collect(kept.home, keep=1)
+    assert collection.removals == ()
+    assert "another run holds" in collection.left_alone["digits"]
 
 
 def test_a_registry_that_can_not_be_asked_keeps_its_runs(kept: Kept) -> None:
     (kept.home.root / "mlflow.db").write_bytes(b"no database")
-    assert not [one for one in collect(kept.home, keep=1).removals if one.kind == "run"]
+    assert not [removal for removal in collect(kept.home, keep=1).removals if removal.kind == "run"]
 
 
 def test_a_registry_that_stops_answering_ends_the_removals_of_its_recipe_alone(
@@ -321,17 +322,19 @@ def test_a_registry_that_stops_answering_ends_the_removals_of_its_recipe_alone(
         raise MlflowException("the server went away", error_code=TEMPORARILY_UNAVAILABLE)
 
     monkeypatch.setattr(MlflowClient, "delete_model_version", away)
-    found = collect(kept.home, keep=1, versions=True)
-    assert "the server went away" in found.left_alone["digits"]
+    collection = collect(kept.home, keep=1, versions=True)
+    assert "the server went away" in collection.left_alone["digits"]
     monkeypatch.undo()
-    assert [one.kind for one in collect(kept.home, keep=1, versions=True).removals].count("version") == 2
+    assert [removal.kind for removal in collect(kept.home, keep=1, versions=True).removals].count(
+        "version"
+    ) == 2
 
 
 def test_versions_go_only_when_asked_and_never_from_service(kept: Kept) -> None:
     client = connect(None, kept.home)
     releases = [read_record(run.release, Release, run.root.name) for run in kept.runs]
-    found = collect(kept.home, keep=1, versions=True)
-    assert {one.name for one in found.removals if one.kind == "version"} == {
+    collection = collect(kept.home, keep=1, versions=True)
+    assert {removal.name for removal in collection.removals if removal.kind == "version"} == {
         f"digits version {release.version}" for release in releases[3:]
     }
     left = {str(version.version) for version in client.search_model_versions("name = 'digits'")}
@@ -397,7 +400,7 @@ def test_a_run_that_mlflow_calls_running_stays(kept: Kept) -> None:
     client.update_run(release.mlflow_run_id, status="RUNNING")
     would = collect(kept.home, keep=1, versions=True, dry_run=True)
     spared = {f"runs/digits/{run.root.name}", f"digits version {release.version}"}
-    assert not spared & {one.name for one in would.removals}
+    assert not spared & {removal.name for removal in would.removals}
     collect(kept.home, keep=1, versions=True)
     assert run.root.is_dir()
     client.set_terminated(release.mlflow_run_id, "KILLED")
@@ -433,19 +436,19 @@ def test_what_frees_space_without_writing_goes_first_on_a_full_disk(kept: Kept) 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        found = collect(kept.home, keep=2)
+        collection = collect(kept.home, keep=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not checkpoints.exists()
     assert kept.runs[4].root.exists()
-    assert "file would exceed the size limit" in found.failed["digits"]
+    assert "file would exceed the size limit" in collection.failed["digits"]
     again = collect(kept.home, keep=2)
     assert not again.failed
     assert not kept.runs[4].root.exists()
 
 
 def test_a_version_of_another_run_is_not_deleted(kept: Kept) -> None:
-    """A registry that was deleted and created anew numbers its versions from 1 again."""
+    """A registry that was deleted and created again numbers its versions from 1 again."""
     client, run = connect(None, kept.home), kept.runs[4]
     release = read_record(run.release, Release, run.root.name)
     other = read_record(kept.runs[3].release, Release, kept.runs[3].root.name)
@@ -474,8 +477,12 @@ def test_the_run_in_a_former_experiment_goes_with_its_version(kept: Kept) -> Non
     os.utime(run.release, (0, 0))
     collect(kept.home, keep=1, versions=True)
     assert not run.root.exists()
-    assert str(version) not in {one.version for one in client.search_model_versions("name = 'digits'")}
-    stages = [client.get_run(one).info.lifecycle_stage for one in (first, release.mlflow_run_id, theirs)]
+    assert str(version) not in {
+        model_version.version for model_version in client.search_model_versions("name = 'digits'")
+    }
+    stages = [
+        client.get_run(run_id).info.lifecycle_stage for run_id in (first, release.mlflow_run_id, theirs)
+    ]
     assert stages == ["deleted", "deleted", "active"]
 
 
@@ -487,8 +494,8 @@ def test_a_version_that_was_rolled_back_is_never_deleted(kept: Kept) -> None:
     would = collect(kept.home, keep=1, versions=True, dry_run=True)
     assert collect(kept.home, keep=1, versions=True) == would
     name = f"digits version {release.version}"
-    assert name not in {one.name for one in would.removals}
-    (why,) = [one.why for one in would.removals if one.name == f"runs/digits/{run.root.name}"]
+    assert name not in {removal.name for removal in would.removals}
+    (why,) = [removal.why for removal in would.removals if removal.name == f"runs/digits/{run.root.name}"]
     assert why.endswith(f"; {name} stays in MLflow, because it was rolled back")
     assert not run.root.exists()
     delete_version(client, kept.home, release)  # a rollback may come after the versions were listed
@@ -498,8 +505,8 @@ def test_a_version_that_was_rolled_back_is_never_deleted(kept: Kept) -> None:
 
 def test_the_dataset_of_a_run_with_a_damaged_release_stays(kept: Kept) -> None:
     kept.runs[4].release.write_text("{")
-    found = collect(kept.home, keep=1)
-    assert "dataset" not in {one.kind for one in found.removals}
+    collection = collect(kept.home, keep=1)
+    assert "dataset" not in {removal.kind for removal in collection.removals}
     assert kept.runs[4].root.is_dir()
     assert kept.home.dataset("digits", "f" * 64).is_dir()
 
@@ -513,8 +520,8 @@ def test_all_datasets_of_a_recipe_stay_when_a_plan_is_damaged(
     rows = kept.home.raw_rows("digits", "e" * 64)
     rows.mkdir(parents=True)
     os.utime(rows, (0, 0))
-    found = collect(kept.home, keep=1)
-    assert {one.name for one in found.removals if one.kind == "dataset"} == {
+    collection = collect(kept.home, keep=1)
+    assert {removal.name for removal in collection.removals if removal.kind == "dataset"} == {
         f"datasets/digits/{damaged.name}"
     }
     assert (right.is_dir(), rows.is_dir()) == (True, True)
@@ -525,10 +532,10 @@ def test_the_datasets_of_damaged_runs_are_not_known_when_a_plan_is_damaged(kept:
     assert runs_of(kept.home, "digits").damaged == {}
     kept.runs[3].release.write_text("{")
     kept.runs[4].ingredients.write_text("{")
-    found = runs_of(kept.home, "digits")
+    runs = runs_of(kept.home, "digits")
     plan = read_record(kept.runs[3].ingredients, RunPlan, kept.runs[3].root.name)
-    assert found.damaged == {kept.runs[3].root.name: plan.fingerprint, kept.runs[4].root.name: None}
-    assert len(found.runs) == 3
+    assert runs.damaged == {kept.runs[3].root.name: plan.fingerprint, kept.runs[4].root.name: None}
+    assert len(runs.runs) == 3
 
 
 def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
@@ -548,16 +555,18 @@ def test_a_lock_that_a_killed_process_left_goes(kept: Kept) -> None:
     for token, claim in claims.items():
         client.set_registered_model_tag("digits", LOCK_TAG + token, json.dumps(claim))
     would = collect(kept.home, keep=5, dry_run=True)
-    assert [one.name for one in would.removals if one.kind == "lock"] == [f"digits tag {LOCK_TAG}a"]
+    assert [removal.name for removal in would.removals if removal.kind == "lock"] == [
+        f"digits tag {LOCK_TAG}a"
+    ]
     assert left() >= set(claims)
 
     for token in ("b", "c"):  # a lock in use would be waited for
         client.delete_registered_model_tag("digits", LOCK_TAG + token)
-    assert [one.why for one in collect(kept.home, keep=5).removals if one.kind == "lock"] == [
+    assert [removal.why for removal in collect(kept.home, keep=5).removals if removal.kind == "lock"] == [
         f"left by process {gone.pid} on {here}, which has ended"
     ]
     assert [claim.turn is None for claim in read_claims(client, "digits").values()] == [False]
-    assert not [one for one in collect(kept.home, keep=5).removals if one.kind == "lock"]
+    assert not [removal for removal in collect(kept.home, keep=5).removals if removal.kind == "lock"]
 
 
 def test_no_run_to_keep_is_refused(tmp_path: Path) -> None:
@@ -570,13 +579,13 @@ def test_a_run_stays_while_a_kept_run_starts_from_its_weights(kept: Kept) -> Non
     weights = str(parent.root / "model" / "model.safetensors")
     start = {"reference": weights, "digest": "a" * 64}
     edit(child.ingredients, {"initial": start})
-    removed = [one.name for one in collect(kept.home, keep=1).removals if one.kind == "run"]
+    removed = [removal.name for removal in collect(kept.home, keep=1).removals if removal.kind == "run"]
     assert removed == [kept.runs[3].root.relative_to(kept.home.root).as_posix()]
     assert parent.root.is_dir()
     # A chain: the parent of a run that is kept for its weights stays, too.
     edit(parent.ingredients, {"initial": start | {"reference": str(kept.runs[2].root / "model")}})
     kept_for_weights = {
-        one.name for one in collect(kept.home, keep=1, dry_run=True).removals if one.kind == "run"
+        removal.name for removal in collect(kept.home, keep=1, dry_run=True).removals if removal.kind == "run"
     }
     assert kept.runs[2].root.relative_to(kept.home.root).as_posix() not in kept_for_weights
     edit(child.ingredients, {"initial": None})
@@ -609,9 +618,9 @@ def test_an_error_of_one_recipe_stops_no_other_removal(kept: Kept, monkeypatch: 
         removed(folder)
 
     monkeypatch.setattr(tasks.cleanup.removals, "remove_folder", refused)
-    found = collect(kept.home, keep=1)
-    assert found.failed == {"another": "the account may not delete"}
-    assert [one.recipe for one in found.removals if one.kind == "run"] == ["digits"] * 2
+    collection = collect(kept.home, keep=1)
+    assert collection.failed == {"another": "the account may not delete"}
+    assert [removal.recipe for removal in collection.removals if removal.kind == "run"] == ["digits"] * 2
 
 
 def test_a_run_that_is_removed_meanwhile_is_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

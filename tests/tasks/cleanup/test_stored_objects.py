@@ -48,7 +48,7 @@ def found(store: ObjectStore, is_kept: bool | None = None) -> list[Unneeded]:
 
 
 def kinds(store: ObjectStore, is_kept: bool | None = None) -> list[str]:
-    return [one.what for one in found(store, is_kept)]
+    return [unneeded.what for unneeded in found(store, is_kept)]
 
 
 def run_with_checkpoint(store: ObjectStore, folder: Path, finished: bool) -> StoredRun:
@@ -78,7 +78,10 @@ def test_a_run_of_another_home_loses_only_what_no_attempt_can_commit(
     run_with_checkpoint(store, tmp_path, finished=False)
     make_old(tmp_path / "store", 29)
     (left,) = found(store)
-    assert (left.what, [one.key.rpartition("/")[2] for one in left.objects]) == ("stored uploads", ["killed"])
+    assert (left.what, [stored_object.key.rpartition("/")[2] for stored_object in left.objects]) == (
+        "stored uploads",
+        ["killed"],
+    )
     left.delete()
     assert found(store) == []
     assert {key.rpartition("/")[2] for key in store.keys(f"{PREFIX}/files")} == {"state.pt", "unfinished"}
@@ -196,7 +199,7 @@ def test_stored_datasets_and_a_damaged_run_stay_while_its_dataset_is_not_known(
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(job.paths.ingredients.read_text() if name != NAME else "{")
     removals = collect(home, keep=1).removals
-    assert not [one for one in removals if one.kind.startswith("stored")]
+    assert not [removal for removal in removals if removal.kind.startswith("stored")]
 
 
 def job_in(home: Home, url: str) -> TrainingJob:
@@ -215,10 +218,12 @@ def test_gc_cleans_the_stores_of_its_runs_and_a_dry_run_changes_nothing(
     make_old(tmp_path / "store", 8)
     before = store.listing("")
     planned = collect(home, keep=1, dry_run=True)
-    assert [one.kind for one in planned.removals if one.kind.startswith("stored")] == ["stored checkpoints"]
+    assert [removal.kind for removal in planned.removals if removal.kind.startswith("stored")] == [
+        "stored checkpoints"
+    ]
     assert store.listing("") == before
     assert collect(home, keep=1) == planned
-    assert not any(one.kind.startswith("stored") for one in collect(home, keep=1).removals)
+    assert not any(removal.kind.startswith("stored") for removal in collect(home, keep=1).removals)
     assert StoredRun(store, f"runs/digits/{job.paths.root.name}").state() != RunState()
     other = job_in(Home(tmp_path / "other"), store.url)
     assert launch(other).weights_digest == digest  # from the store
@@ -236,7 +241,7 @@ def unneeded_here(home: Home, store: ObjectStore) -> TrainingJob:
 def removed(home: Home, dry_run: bool = False) -> list[str]:
     """Kinds of the removals that concern runs, in their order."""
     removals = collect(home, keep=1, dry_run=dry_run).removals
-    return [one.kind for one in removals if one.kind in ("run", "stored run")]
+    return [removal.kind for removal in removals if removal.kind in ("run", "stored run")]
 
 
 def test_a_run_s_folder_goes_together_with_the_stored_run(
@@ -291,7 +296,9 @@ def test_a_dataset_that_a_training_begins_to_use_after_the_listing_stays(
     run_with_checkpoint(store, tmp_path, finished=True)
     make_old(tmp_path / "store", 90)
     for again, left in ((True, [f"{DATASET}/manifest.json"]), (False, [])):
-        (dataset,) = [one for one in found(store, is_kept=True) if one.what == "stored dataset"]
+        (dataset,) = [
+            unneeded for unneeded in found(store, is_kept=True) if unneeded.what == "stored dataset"
+        ]
         if again:
             store.put_file(f"{DATASET}/manifest.json", tmp_path / "file")
         dataset.delete()

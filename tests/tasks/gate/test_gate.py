@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("policy", [BETTER, NOT_WORSE], ids=["better", "no
 
 
 def rule(verdict, name):
-    return next(one for one in verdict.rules if one.name == name)
+    return next(gate_rule for gate_rule in verdict.rules if gate_rule.name == name)
 
 
 def swapped(evaluation):
@@ -52,7 +52,9 @@ def test_first_model_needs_only_the_floor():
     evaluation = evaluate(labels, [0, 1, 0, 1, 1], None)
     passed = judged(evaluation, GateSettings(**ALONE, floor=0.8))
     assert passed.promote
-    assert [(one.name, one.value, one.limit) for one in passed.rules] == [("floor", 0.8, 0.8)]
+    assert [(gate_rule.name, gate_rule.value, gate_rule.limit) for gate_rule in passed.rules] == [
+        ("floor", 0.8, 0.8)
+    ]
     failed = judged(evaluation, GateSettings(**ALONE, floor=0.81))
     assert not failed.promote
     assert failed.summary == "Not promoted: accuracy 80.00 % on 5 rows is below the floor of 81.00 %"
@@ -62,7 +64,7 @@ def test_better_says_its_counts_and_p():
     verdict = judged(from_counts((100, 31, 12, 5), (100, 0, 0, 0)), BETTER)
     assert verdict.promote
     assert verdict.champion_version == "7"
-    assert [one.name for one in verdict.rules] == ["floor", "better", "class_drop"]
+    assert [gate_rule.name for gate_rule in verdict.rules] == ["floor", "better", "class_drop"]
     better = rule(verdict, "better")
     assert (better.value, better.limit) == (pytest.approx(0.0027, rel=0.01), 0.05)
     assert (
@@ -76,7 +78,7 @@ def test_better_says_its_counts_and_p():
 
 def test_the_floor_also_holds_for_a_better_candidate():
     verdict = judged(from_counts((100, 31, 12, 5)), GateSettings(**ALONE, floor=0.95))
-    assert [one.name for one in verdict.rules] == ["floor"]
+    assert [gate_rule.name for gate_rule in verdict.rules] == ["floor"]
     assert not verdict.promote
     assert verdict.summary.startswith("Kept version 7: accuracy 88.51 % on 148 rows is below the floor")
 
@@ -219,12 +221,12 @@ def test_the_order_of_rows_changes_nothing(policy, seed, rows):
 @given(evaluation=evaluations)
 def test_a_verdict_is_one_line_of_json_and_agrees_with_its_rules(policy, evaluation):
     verdict = judged(evaluation, policy)
-    assert verdict.promote == all(one.passed for one in verdict.rules)
+    assert verdict.promote == all(gate_rule.passed for gate_rule in verdict.rules)
     assert "\n" not in verdict.summary
     assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-    for one in verdict.rules:
-        assert np.isfinite([one.value, one.limit]).all()
-        assert one.passed or one.explanation in verdict.summary
+    for gate_rule in verdict.rules:
+        assert np.isfinite([gate_rule.value, gate_rule.limit]).all()
+        assert gate_rule.passed or gate_rule.explanation in verdict.summary
 
 
 # --- policy

@@ -24,7 +24,7 @@ def difference_bound(gained, lost, rows, confidence):
 
 
 def passed(verdict, name):
-    return next(one.passed for one in verdict.rules if one.name == name)
+    return next(rule.passed for rule in verdict.rules if rule.name == name)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,10 @@ def simulated(rng, times, rows, gained, lost):
 def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(policy, lost):
     """There is no true difference for "better", and a true loss of exactly the margin for "not_worse"."""
     rng = np.random.default_rng(11)
-    runs = [judged(one, policy).promote for one in simulated(rng, 1500, 1200, [0.05] * 4, [lost] * 4)]
+    runs = [
+        judged(evaluation, policy).promote
+        for evaluation in simulated(rng, 1500, 1200, [0.05] * 4, [lost] * 4)
+    ]
     assert 0.02 < np.mean(runs) <= 0.05
 
 
@@ -152,7 +155,10 @@ def test_a_candidate_at_the_boundary_is_promoted_no_more_often_than_stated(polic
 def test_a_true_difference_is_found(policy, gained, lost):
     """10,000 rows, of which 6 % are discordant."""
     rng = np.random.default_rng(12)
-    runs = [judged(one, policy).promote for one in simulated(rng, 300, 10_000, [gained] * 4, [lost] * 4)]
+    runs = [
+        judged(evaluation, policy).promote
+        for evaluation in simulated(rng, 300, 10_000, [gained] * 4, [lost] * 4)
+    ]
     assert np.mean(runs) > 0.8
 
 
@@ -162,16 +168,16 @@ def test_class_rule_seldom_fires_without_a_true_drop():
     rng = np.random.default_rng(13)
     policy = GateSettings(**ALONE, max_class_drop=0.0)
     fired = [
-        not passed(judged(one, policy), "class_drop")
-        for one in simulated(rng, 1500, 800, [0.1] * 4, [0.1] * 4)
+        not passed(judged(evaluation, policy), "class_drop")
+        for evaluation in simulated(rng, 1500, 800, [0.1] * 4, [0.1] * 4)
     ]
     assert 0.005 < np.mean(fired) <= 0.05
 
 
 def test_class_rule_finds_the_collapse_of_one_class_behind_a_gain_in_accuracy():
     rng = np.random.default_rng(14)
-    for one in simulated(rng, 200, 2000, [0.2, 0.2, 0.2, 0.02], [0.02, 0.02, 0.02, 0.3]):
-        verdict = judged(one, BETTER)
+    for evaluation in simulated(rng, 200, 2000, [0.2, 0.2, 0.2, 0.02], [0.02, 0.02, 0.02, 0.3]):
+        verdict = judged(evaluation, BETTER)
         assert passed(verdict, "better")
         assert not passed(verdict, "class_drop")
         assert not verdict.promote

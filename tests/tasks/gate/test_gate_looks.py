@@ -175,13 +175,13 @@ def test_a_look_whose_record_was_lost_spends_the_flips_of_both_times():
 
 def test_states_of_two_homes_are_united():
     common = spent(Reign(), "0" * 12, np.array([1]), 0.01)
-    one, other = (spent(common, key * 12, np.array([at]), 0.01) for key, at in (("a", 2), ("b", 3)))
-    for both in (one.united(other), other.united(one)):
+    ours, theirs = (spent(common, key * 12, np.array([at]), 0.01) for key, at in (("a", 2), ("b", 3)))
+    for both in (ours.united(theirs), theirs.united(ours)):
         assert both.looks == 3
         assert np.flatnonzero(both.crossed).tolist() == [1, 2, 3]
         assert both.strict_spent >= 0.03
-    assert one.united(common) == one
-    assert common.united(one) == one
+    assert ours.united(common) == ours
+    assert common.united(ours) == ours
 
 
 def test_a_damaged_state_is_never_believed():
@@ -318,10 +318,12 @@ def test_the_corrected_gain_is_as_often_too_high_as_too_low(truth):
         look.model_copy(update={"gained": g, "lost": lost, "difference": (g - lost) / 1000})
         for g, lost in passed
     ]
-    assert np.mean([corrected_gain(one) > truth for one in looks]) == pytest.approx(0.5, abs=0.15)
-    measured = np.mean([one.difference for one in looks]) - truth
+    assert np.mean([corrected_gain(drawn_look) > truth for drawn_look in looks]) == pytest.approx(
+        0.5, abs=0.15
+    )
+    measured = np.mean([drawn_look.difference for drawn_look in looks]) - truth
     if truth <= 0.02:
-        assert abs(np.mean([corrected_gain(one) for one in looks]) - truth) < 0.6 * measured
+        assert abs(np.mean([corrected_gain(drawn_look) for drawn_look in looks]) - truth) < 0.6 * measured
 
 
 def test_the_selection_bias_of_the_champion_is_said():

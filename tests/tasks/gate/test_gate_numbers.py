@@ -77,13 +77,13 @@ def models(rows=2000, better=5.0, worse=6.0, seed=0):
 def test_exchanging_the_models_exchanges_the_result():
     rng = np.random.default_rng(0)
     ours, theirs = errors(rng, (2, 400))
-    one, other = look_at(ours, theirs), look_at(theirs, ours)
-    assert (one.gained, one.lost) == (other.lost, other.gained)
-    assert one.difference == -other.difference
-    assert one.statistic == pytest.approx(-other.statistic)
-    assert one.p + other.p == pytest.approx(1, abs=0.02)
-    assert one.measure == "squared_error"
-    assert one.gained + one.lost == one.rows == 400
+    look, exchanged = look_at(ours, theirs), look_at(theirs, ours)
+    assert (look.gained, look.lost) == (exchanged.lost, exchanged.gained)
+    assert look.difference == -exchanged.difference
+    assert look.statistic == pytest.approx(-exchanged.statistic)
+    assert look.p + exchanged.p == pytest.approx(1, abs=0.02)
+    assert look.measure == "squared_error"
+    assert look.gained + look.lost == look.rows == 400
 
 
 def test_the_numbers_of_a_look_by_hand():
@@ -120,10 +120,10 @@ def test_two_perfect_models_are_equal_and_one_perfect_model_wins():
 @pytest.mark.parametrize("size", [1e-30, 1e30])
 def test_the_unit_of_the_target_does_not_matter(size):
     ours, theirs = errors(np.random.default_rng(1), (2, 300))
-    one, other = look_at(ours, theirs), look_at(ours * size, theirs * size)
-    assert other.p == one.p
-    assert other.statistic == pytest.approx(one.statistic)
-    assert other.boundary == pytest.approx(one.boundary, rel=1e-5)
+    look, scaled = look_at(ours, theirs), look_at(ours * size, theirs * size)
+    assert scaled.p == look.p
+    assert scaled.statistic == pytest.approx(look.statistic)
+    assert scaled.boundary == pytest.approx(look.boundary, rel=1e-5)
 
 
 def test_one_row_with_a_huge_error_decides_nothing():
@@ -140,14 +140,19 @@ def test_the_order_of_rows_does_not_matter():
     rng = np.random.default_rng(3)
     ours, theirs = errors(rng, (2, 300))
     mixed = rng.permutation(300)
-    one = rows_of(ours, theirs)
-    other = NumberOutcomes(
-        one.digests[mixed], one.labels[mixed], one.candidate_error[mixed], one.reference_error[mixed]
+    outcomes = rows_of(ours, theirs)
+    mixed_outcomes = NumberOutcomes(
+        outcomes.digests[mixed],
+        outcomes.labels[mixed],
+        outcomes.candidate_error[mixed],
+        outcomes.reference_error[mixed],
     )
-    assert one.rows_digest() == other.rows_digest()
-    changed = rows_of(ours, theirs, targets=one.labels + 1e-12 * (np.arange(300) == 5) + 0.0)
-    assert changed.rows_digest() != one.rows_digest()
-    looks = [take_look("better", "c", CHAMPION, rows, Reign(), JOINT)[0] for rows in (one, other)]
+    assert outcomes.rows_digest() == mixed_outcomes.rows_digest()
+    changed = rows_of(ours, theirs, targets=outcomes.labels + 1e-12 * (np.arange(300) == 5) + 0.0)
+    assert changed.rows_digest() != outcomes.rows_digest()
+    looks = [
+        take_look("better", "c", CHAMPION, rows, Reign(), JOINT)[0] for rows in (outcomes, mixed_outcomes)
+    ]
     assert looks[0].p == looks[1].p
     assert looks[0].boundary == pytest.approx(looks[1].boundary)
 
@@ -183,10 +188,10 @@ def test_outcomes_are_read_by_what_the_file_holds(tmp_path):
         "champion": [1.0, math.nan, 5.0],
     }
     pq.write_table(pa.table(columns), tmp_path / "numbers.parquet")
-    found = read_outcomes("regression", tmp_path / "numbers.parquet", "champion")
-    assert isinstance(found, NumberOutcomes)
-    assert found.candidate_error.tolist() == [0.25, 0]
-    assert found.reference_error.tolist() == [0, 4]
+    outcomes = read_outcomes("regression", tmp_path / "numbers.parquet", "champion")
+    assert isinstance(outcomes, NumberOutcomes)
+    assert outcomes.candidate_error.tolist() == [0.25, 0]
+    assert outcomes.reference_error.tolist() == [0, 4]
     classes = columns | {
         "label": [1, 0, 1], "candidate": [1, -1, 0], "candidate_probability": [0.9, math.nan, 0.2],
         "champion": [0, -1, 1], "champion_probability": [0.4, math.nan, 0.7],

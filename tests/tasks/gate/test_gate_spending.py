@@ -214,10 +214,10 @@ def test_the_level_of_joint_looks_is_that_of_the_settings_at_their_time():
 
 def test_the_levels_of_two_homes_are_united():
     common, _ = after(2, JOINT)
-    one, other = (look_at(FEW, JOINT, common, name)[1] for name in ("a", "b"))
-    assert one.united(other).joint_spent >= joint_spent(4, 0.05, 365)
-    assert one.united(common).joint_spent == common.united(one).joint_spent == one.joint_spent
-    assert one.united(older(other)).joint_spent is None
+    ours, theirs = (look_at(FEW, JOINT, common, name)[1] for name in ("a", "b"))
+    assert ours.united(theirs).joint_spent >= joint_spent(4, 0.05, 365)
+    assert ours.united(common).joint_spent == common.united(ours).joint_spent == ours.joint_spent
+    assert ours.united(older(theirs)).joint_spent is None
 
 
 # --- looks that the state has forgotten
@@ -252,8 +252,8 @@ def test_a_state_is_rebuilt_from_all_looks(settings):
 @pytest.mark.parametrize("settings", [JOINT, STRICT], ids=["joint", "strict"])
 def test_a_state_rebuilt_from_some_looks_has_spent_what_the_newest_says(settings):
     _, looks = after(60, settings, MANY)
-    found = [looks[3], looks[40], looks[57]]
-    rebuilt = rebuilt_reign(found)
+    kept_looks = [looks[3], looks[40], looks[57]]
+    rebuilt = rebuilt_reign(kept_looks)
     assert (rebuilt.looks, len(rebuilt.keys)) == (58, 3)
     assert rebuilt.strict_spent + rebuilt.joint_spent == pytest.approx(looks[57].spent)
     assert read_reign(rebuilt.text()) == rebuilt

@@ -44,12 +44,12 @@ def is_large(rows: np.ndarray) -> np.ndarray:
 
 
 def scored(
-    place: Path, output: Path, outputs: Outputs, predict: Any, skip_bad: bool = False
+    path: Path, output: Path, outputs: Outputs, predict: Any, skip_bad: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any], int, NewCategories]:
     """Rows and totals of the result, the number of rows left out, and the new categories."""
     served = LoadedVersion("prices", "3", Tables(SCHEMA), outputs, predict, None, "")
     writer, new = PredictionWriter(output, True, outputs, "prices", "3"), NewCategories()
-    batches = in_process(served.reader.find(place), served)
+    batches = in_process(served.reader.find(path), served)
     skipped = write_good(batches, writer, skip_bad, new, "rows")
     return pq.read_table(output).to_pylist(), writer.totals.summary(), skipped, new
 

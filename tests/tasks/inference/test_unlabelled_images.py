@@ -18,8 +18,8 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (1200, 5, 4, 3), np.uint8)  #
 FIRST = np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2))
 
 
-def read(place: Path, shape: ImageShape) -> tuple[list[str], np.ndarray]:
-    batches = [batch for chunk in find_chunks(place) for batch in read_chunk(chunk, shape)]
+def read(path: Path, shape: ImageShape) -> tuple[list[str], np.ndarray]:
+    batches = [batch for chunk in find_chunks(path) for batch in read_chunk(chunk, shape)]
     assert not any(any(batch["error"]) for batch in batches)
     return [where for batch in batches for where in batch["where"]], np.concatenate(
         [batch["inputs"] for batch in batches]
@@ -70,12 +70,12 @@ def test_a_null_among_pixels_is_named_and_leaves_the_others(tmp_path: Path) -> N
 
 
 def test_part_files_of_a_dataset_version(digits_version) -> None:
-    place = Path(digits_version.path) / "test"
-    where, images = read(place, digits_version.shape)
+    folder = Path(digits_version.path) / "test"
+    where, images = read(folder, digits_version.shape)
     assert np.array_equal(images, open_columns(digits_version, "test").inputs)
     assert len(set(where)) == len(images)
     with pytest.raises(DataError, match=r"64 bytes an image; the model takes \(1, 28, 28\).*784 bytes"):
-        read(place, (1, 28, 28))
+        read(folder, (1, 28, 28))
 
 
 def test_an_image_of_16_bits_is_a_bad_row(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ HEADER = "carat,cut,sold,day"
 NAN = float("nan")
 
 
-def read(place: Path, schema: TableSchema = SCHEMA) -> dict[str, np.ndarray]:
+def read(path: Path, schema: TableSchema = SCHEMA) -> dict[str, np.ndarray]:
     reader = Tables(schema)
-    batches = [batch for chunk in reader.find(place) for batch in reader.read(chunk)]
+    batches = [batch for chunk in reader.find(path) for batch in reader.read(chunk)]
     assert all(len(batch["inputs"]) <= reader.rows_at_once for batch in batches)
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
@@ -68,9 +68,9 @@ def test_a_type_does_not_depend_on_the_values_of_a_block(tmp_path: Path) -> None
     file = tmp_path / "zips.csv"
     file.write_text("zip,pad\n" + f"01234,{'p' * 20}\n" * rows + "x,p\n")
     assert file.stat().st_size > 16 << 20
-    found = read(file, schema)
-    assert found["inputs"][:, 0].tolist() == [0.0] * rows + [1.0]
-    assert found["where"][-1] == f"zips.csv:{rows + 1}"
+    arrays = read(file, schema)
+    assert arrays["inputs"][:, 0].tolist() == [0.0] * rows + [1.0]
+    assert arrays["where"][-1] == f"zips.csv:{rows + 1}"
 
 
 def test_csv_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_value_of_another_type_is_the_error_of_its_row(tmp_path: Path) -> None
         "1,Good,true,2023-02-30",
         "inf,Good,true,tomorrow",
     )
-    found = read(file)
-    assert found["error"].tolist() == [
+    rows = read(file)
+    assert rows["error"].tolist() == [
         "",
         f"{file} row 2: column 'carat' has 'large', not a finite number of 32 bits.",
         f"{file} row 3: column 'sold' has 'perhaps', not true or false.",
@@ -121,9 +121,9 @@ def test_a_value_of_another_type_is_the_error_of_its_row(tmp_path: Path) -> None
 
 def test_new_categories_are_named_by_row(tmp_path: Path) -> None:
     file = written(tmp_path / "new.csv", HEADER, "1,Good,,", '1,"Very ""Good""",,', "1,NA,,", "1,ideal,,")
-    found = read(file)
-    assert found["unknown"].tolist() == ["", '{"cut": "Very \\"Good\\""}', "", '{"cut": "ideal"}']
-    assert np.array_equal(found["inputs"][:, 1], [1, NAN, NAN, NAN], equal_nan=True)
+    rows = read(file)
+    assert rows["unknown"].tolist() == ["", '{"cut": "Very \\"Good\\""}', "", '{"cut": "ideal"}']
+    assert np.array_equal(rows["inputs"][:, 1], [1, NAN, NAN, NAN], equal_nan=True)
 
 
 def test_ignored_columns_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

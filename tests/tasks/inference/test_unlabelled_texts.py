@@ -42,8 +42,8 @@ def test_a_byte_order_mark_is_no_part_of_a_text(reader: Texts, tmp_path: Path) -
     marked, plain = tmp_path / "marked.txt", tmp_path / "plain.txt"
     marked.write_text("a film\na story\n", encoding="utf-8-sig")
     plain.write_text("a film\na story\n", encoding="utf-8")
-    (one,), (two,) = (list(reader.read(reader.find(file)[0])) for file in (marked, plain))
-    assert one["inputs"].tolist() == two["inputs"].tolist()
+    (marked_batch,), (plain_batch,) = (list(reader.read(reader.find(file)[0])) for file in (marked, plain))
+    assert marked_batch["inputs"].tolist() == plain_batch["inputs"].tolist()
 
 
 def test_a_file_of_another_encoding_is_refused_with_a_remedy_that_works_here(

@@ -95,8 +95,10 @@ class FormatContract(ABC):
         home = Home(tmp_path_factory.mktemp("home"))
         recipe, version, trained = self.train(home)
         model_format, client = format_named(self.name), connect(None, home)
-        place = home.mlflow_artifacts / MODEL
-        run = client.create_run(client.create_experiment(MODEL, artifact_location=place.as_uri())).info.run_id
+        folder = home.mlflow_artifacts / MODEL
+        run = client.create_run(
+            client.create_experiment(MODEL, artifact_location=folder.as_uri())
+        ).info.run_id
         example = np.array(open_columns(version, "test").inputs[:4])
         said = metadata_of(version, self.name)
         uri = model_format.log_model(run, load(recipe)[0], version, trained, example, said)
@@ -104,7 +106,7 @@ class FormatContract(ABC):
         client.create_registered_model(MODEL)
         tags = {FILE_TAG: digest_of_logged(client, logged, model_format.MODEL_FILE)}
         client.create_model_version(MODEL, uri, run, model_id=logged, tags=tags)
-        (file,) = place.rglob("MLmodel")
+        (file,) = folder.rglob("MLmodel")
         return Stored(home, recipe, version, trained, file.parent)
 
     @pytest.fixture
@@ -210,9 +212,12 @@ class FormatContract(ABC):
 
     def test_plain_mlflow_predicts_the_same_from_raw_columns(self, stored: Stored, tmp_path: Path) -> None:
         wanted = self.predict(stored)(stored.inputs)
-        for found in predicted_elsewhere(stored.files, raw_rows(stored.version), tmp_path):
-            assert (found.dtype, found.shape) == (np.float32, (len(found), *wanted.shape[1:]))
-            np.testing.assert_allclose(found, wanted[: len(found)], rtol=1e-5, atol=1e-6)
+        for predictions in predicted_elsewhere(stored.files, raw_rows(stored.version), tmp_path):
+            assert (predictions.dtype, predictions.shape) == (
+                np.float32,
+                (len(predictions), *wanted.shape[1:]),
+            )
+            np.testing.assert_allclose(predictions, wanted[: len(predictions)], rtol=1e-5, atol=1e-6)
         # Python has stored no compiled code, which could run in place of the code when the model is loaded again.
         assert (stored.files / CODE_FOLDER / "__pycache__").is_file()
         check_files(stored.files, "model every version 1", {})

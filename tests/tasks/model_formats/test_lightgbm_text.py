@@ -91,9 +91,9 @@ def first(pattern: str, new: str | Callable[[re.Match[str]], str]) -> Callable[[
     def changed(text: str) -> str:
         match = re.search(pattern, text, re.MULTILINE)
         assert match is not None, pattern
-        found = new(match) if callable(new) else new
-        assert len(found) == len(match.group()), (found, match.group())
-        return text[: match.start()] + found + text[match.end() :]
+        replacement = new(match) if callable(new) else new
+        assert len(replacement) == len(match.group()), (replacement, match.group())
+        return text[: match.start()] + replacement + text[match.end() :]
 
     return changed
 

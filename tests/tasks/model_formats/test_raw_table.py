@@ -69,7 +69,7 @@ TEXTS = spaced(
 
 
 def series(values: st.SearchStrategy[Any], dtype: Any) -> st.SearchStrategy["pd.Series[Any]"]:
-    return st.lists(values, min_size=1, max_size=8).map(lambda found: pd.Series(found, dtype=dtype))
+    return st.lists(values, min_size=1, max_size=8).map(lambda drawn: pd.Series(drawn, dtype=dtype))
 
 
 def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -120,9 +120,9 @@ def test_both_encodings_have_the_same_bits_and_refuse_the_same_values(
         with pytest.raises(ValueError, match=rf"^row {wrong[0]}: column 'x' has .*, not (a|t)"):
             encoded(rows, columns)
     else:
-        found, ours = encoded(rows, columns), encode(wanted.rows, schema)
-        assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
-        assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+        model_encoding, ours = encoded(rows, columns), encode(wanted.rows, schema)
+        assert (model_encoding.dtype, model_encoding.shape) == (ours.dtype, ours.shape)
+        assert np.array_equal(model_encoding, ours, equal_nan=True), (model_encoding.tolist(), ours.tolist())
 
 
 NUMBERS = st.integers(-2, 11).map(float) | st.floats(-1e6, 1e6)
@@ -144,7 +144,7 @@ def test_preprocessing_has_the_same_bits(
     raw, columns = columns_of(kind)
     wanted = typed_rows(pa.table({"x": pa.array(values, from_pandas=True)}), raw)
     assume(not any(wanted.errors))
-    made = [MadeColumn(source="x", operations=tuple(one)) for one in (operations, [fill])]
+    made = [MadeColumn(source="x", operations=tuple(steps)) for steps in (operations, [fill])]
     schema = raw.model_copy(
         update={
             "columns": (TableColumn(name="a", kind="number"), TableColumn(name="b", kind=kind)),
@@ -153,12 +153,12 @@ def test_preprocessing_has_the_same_bits(
     )
     described = json.loads(columns_text(schema, "xgboost"))
     assert described["columns"] == columns
-    found, ours = (
+    model_encoding, ours = (
         encoded(pd.DataFrame({"x": values}), columns, described["made"]),
         model_inputs(wanted.rows, schema),
     )
-    assert (found.dtype, found.shape) == (ours.dtype, ours.shape)
-    assert np.array_equal(found, ours, equal_nan=True), (found.tolist(), ours.tolist())
+    assert (model_encoding.dtype, model_encoding.shape) == (ours.dtype, ours.shape)
+    assert np.array_equal(model_encoding, ours, equal_nan=True), (model_encoding.tolist(), ours.tolist())
 
 
 def test_a_scaled_number_beyond_32_bits_is_the_largest_number_of_32_bits() -> None:
@@ -244,15 +244,15 @@ def test_every_field_of_a_table_is_either_known_or_refused() -> None:
 
 def test_the_digest_of_the_code_names_its_module() -> None:
     """Two copies in one process must be two modules."""
-    found = digest_file(SOURCE)
-    assert code_name(found) == f"evergreen_table_{found[:12]}"
+    digest = digest_file(SOURCE)
+    assert code_name(digest) == f"evergreen_table_{digest[:12]}"
 
 
 def test_every_earlier_version_of_the_code_is_trusted() -> None:
     """Otherwise models that were registered with an earlier version of the file would no longer load."""
-    found = digest_file(SOURCE)
-    assert found == VERSIONS[-1], (
-        f"{SOURCE.name} has changed. In this file, append {found!r} to VERSIONS; in table_models.py, add "
+    digest = digest_file(SOURCE)
+    assert digest == VERSIONS[-1], (
+        f"{SOURCE.name} has changed. In this file, append {digest!r} to VERSIONS; in table_models.py, add "
         f"{VERSIONS[-1]!r}, the digest of the file before the change, to EARLIER. A change of the encoding also needs "
         "another number ENCODING in both files."
     )

@@ -230,6 +230,6 @@ def test_all_kinds_of_values_are_read() -> None:
         + big
         + b"i\x01e[$d#i\x02?\x80\0\0@\0\0\0i\x01f[#i\x02i\x03[#i\0}"
     )
-    found = read_ubj(text)
-    assert found.pop("e").tolist() == [1.0, 2.0]
-    assert found == {"a": "hi", "b": 255, "c": -2, "d": 5, "f": [3, []]}
+    values = read_ubj(text)
+    assert values.pop("e").tolist() == [1.0, 2.0]
+    assert values == {"a": "hi", "b": 255, "c": -2, "d": 5, "f": [3, []]}

@@ -41,9 +41,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 @pytest.fixture(scope="module")
 def parent(home: Home) -> Candidate:
     """The champion."""
-    one = trained_candidate(home, epochs=1, data={"test_share": 0.2})
-    one.register()
-    return one
+    candidate = trained_candidate(home, epochs=1, data={"test_share": 0.2})
+    candidate.register()
+    return candidate
 
 
 def starting(reference: str) -> Settings:
@@ -80,10 +80,10 @@ def test_the_champion_is_found_with_what_it_was_made_from(home: Home, parent: Ca
 @pytest.mark.parametrize("recipe", ["digits", "unknown"])
 def test_what_is_not_there_is_said(home: Home, parent: Candidate, recipe: str, tmp_path: Path) -> None:
     missing = f"training.init_from: model {recipe} has no version 9."
-    for place in (home, Home(tmp_path)):
-        found = find_start(place, recipe, starting("version:9"))
-        assert found is not None
-        assert found.missing.startswith(missing)
+    for searched_home in (home, Home(tmp_path)):
+        start = find_start(searched_home, recipe, starting("version:9"))
+        assert start is not None
+        assert start.missing.startswith(missing)
     assert find_start(home, "unknown", starting("champion")) == Start("champion", "unknown")
     assert find_start(Home(tmp_path), "digits", starting("champion")) == Start("champion", "digits")
     assert not Home(tmp_path).mlflow_file.exists()
@@ -156,49 +156,49 @@ def test_test_rows_that_the_initial_weights_know_are_left_out(
     home: Home, parent: Candidate, tmp_path: Path
 ) -> None:
     """Under another model name, so that there is no champion whose training rows would be left out."""
-    one = trained_candidate(home, data={"test_share": 0.4}, seed=5, epochs=1, init_from="champion").under(
-        "fresh"
-    )
-    assert one.plan.initial is not None
+    candidate = trained_candidate(
+        home, data={"test_share": 0.4}, seed=5, epochs=1, init_from="champion"
+    ).under("fresh")
+    assert candidate.plan.initial is not None
     known = training_rows_of(connect(None, home), parent.plan, "1")
     assert known is not None
-    assert np.array_equal(inherited_rows(one.plan), known)
-    seen = rows_among(one.version, "test", known)
-    evaluation = one.compared_again().evaluation
-    assert (evaluation.champion, evaluation.initial) == (None, one.plan.initial)
+    assert np.array_equal(inherited_rows(candidate.plan), known)
+    seen = rows_among(candidate.version, "test", known)
+    evaluation = candidate.compared_again().evaluation
+    assert (evaluation.champion, evaluation.initial) == (None, candidate.plan.initial)
     assert not evaluation.champion_is_parent
     assert 0 < evaluation.left_out == seen.sum() < len(seen)
     assert evaluation.training_rows_known
     client = connect(None, home)
-    run_id = open_run(client, one.plan)
-    record_training_rows(client, run_id, one.plan, one.version)
+    run_id = open_run(client, candidate.plan)
+    record_training_rows(client, run_id, candidate.plan, candidate.version)
     recorded = np.load(client.download_artifacts(run_id, TRAINING_ROWS, str(tmp_path)))
-    assert np.array_equal(recorded, np.union1d(known, known_rows(one.version, "train")))
+    assert np.array_equal(recorded, np.union1d(known, known_rows(candidate.version, "train")))
     # The rows of a file's weights are not known.
     shutil.rmtree(Path(evaluation.predictions).parent)
-    one.plan.paths.initial_rows.unlink()
-    unknown = evaluate.fn(one.plan, one.version, one.trained)
+    candidate.plan.paths.initial_rows.unlink()
+    unknown = evaluate.fn(candidate.plan, candidate.version, candidate.trained)
     assert (unknown.left_out, unknown.training_rows_known) == (0, False)
     run_id = client.create_run(client.get_run(run_id).info.experiment_id).info.run_id
-    record_training_rows(client, run_id, one.plan, one.version)
+    record_training_rows(client, run_id, candidate.plan, candidate.version)
     made = client.get_model_version("digits", "1")
     client.create_registered_model("grandchild")
     client.create_model_version("grandchild", made.source, run_id=run_id)
-    assert training_rows_of(client, one.plan, "1", "grandchild") is None
+    assert training_rows_of(client, candidate.plan, "1", "grandchild") is None
 
 
 @pytest.mark.extended
 def test_a_champion_that_was_fine_tuned_knows_its_ancestors_rows(home: Home, parent: Candidate) -> None:
     """Also where the champion learned the same dataset version as the candidate."""
-    one = trained_candidate(home, data={"test_share": 0.4}, seed=6, epochs=1)
+    candidate = trained_candidate(home, data={"test_share": 0.4}, seed=6, epochs=1)
     client = connect(None, home)
     client.create_registered_model("child")
     made = client.get_model_version("digits", "1")
-    tags = made.tags | {DATASET_TAG: one.version.fingerprint, "evergreen.parent": "models:/digits/1"}
+    tags = made.tags | {DATASET_TAG: candidate.version.fingerprint, "evergreen.parent": "models:/digits/1"}
     client.create_model_version("child", made.source, run_id=made.run_id, tags=tags)
     client.set_registered_model_alias("child", "champion", "1")
     known = training_rows_of(client, parent.plan, "1")
     assert known is not None
-    evaluation = one.under("child").compared_again().evaluation
+    evaluation = candidate.under("child").compared_again().evaluation
     assert evaluation.champion_version == "1"
-    assert evaluation.left_out == rows_among(one.version, "test", known).sum() > 0
+    assert evaluation.left_out == rows_among(candidate.version, "test", known).sum() > 0

@@ -77,12 +77,12 @@ def comparison(is_better: bool) -> Evaluation:
     """An evaluation in which the better model gets all 40 rows right, and the other model none."""
     labels = np.zeros(40, np.int64)
     right, wrong = np.tile([1.0, 0.0], (40, 1)), np.tile([0.0, 1.0], (40, 1))
-    found = (right, wrong) if is_better else (wrong, right)
-    scores = [score(labels, one, ("zero", "one"), 0.95, 1.0, 1.0) for one in found]
+    pair = (right, wrong) if is_better else (wrong, right)
+    scores = [score(labels, probabilities, ("zero", "one"), 0.95, 1.0, 1.0) for probabilities in pair]
     predictions = f"{'better' if is_better else 'worse'}/predictions.parquet"
     return Evaluation(
         rows=40, candidate=scores[0], champion=scores[1], champion_version=None,
-        **paired(labels, *found).model_dump(), predictions=predictions,
+        **paired(labels, *pair).model_dump(), predictions=predictions,
     )  # fmt: skip
 
 
@@ -99,20 +99,20 @@ def outcomes(_problem: str, predictions: Path, _: str) -> ClassOutcomes:
 @pytest.fixture(scope="module")
 def homes() -> Iterator[list[HomeOfRuns]]:
     """Three homes on an in-memory disk. The third home has the same run key as the first."""
-    place = Path(
+    folder = Path(
         tempfile.mkdtemp(prefix="evergreen-tests-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
     )
-    plan, version = planned(Home(place / "0"), uri="sqlite:///shared")
+    plan, version = planned(Home(folder / "0"), uri="sqlite:///shared")
     other = plan.model_copy(update={"run_key": plan.run_key[::-1]})
     made = []
-    for number, one in enumerate((plan, other, plan)):
-        home = Home(place / str(number))
+    for number, run_plan in enumerate((plan, other, plan)):
+        home = Home(folder / str(number))
         (home.root / "decisions").mkdir(parents=True, exist_ok=True)
         _ = home.identity
-        moved = one.model_copy(update={"home": str(home.root)})
+        moved = run_plan.model_copy(update={"home": str(home.root)})
         made.append(HomeOfRuns(home, moved, version, trained_model(moved, (5, 7, 5)[number])))
     yield made
-    shutil.rmtree(place)
+    shutil.rmtree(folder)
 
 
 def registry(with_third: HomeOfRuns | None = None) -> RegistryInMemory:
@@ -121,15 +121,15 @@ def registry(with_third: HomeOfRuns | None = None) -> RegistryInMemory:
     Version 3 exists if `with_third` is given. It has no alias; a run of the third home created it, with the same run
     key and weights as a run of the first home.
     """
-    found = RegistryInMemory()
-    found.create_registered_model(MODEL)
+    model_registry = RegistryInMemory()
+    model_registry.create_registered_model(MODEL)
     for number, alias in ((1, PREVIOUS), (2, CHAMPION)):
-        found.create_model_version(MODEL, tags={RUN_KEY_TAG: str(number), WEIGHTS_TAG: f"{number}"})
-        found.set_registered_model_alias(MODEL, alias, str(number))
+        model_registry.create_model_version(MODEL, tags={RUN_KEY_TAG: str(number), WEIGHTS_TAG: f"{number}"})
+        model_registry.set_registered_model_alias(MODEL, alias, str(number))
     if with_third:
         tags = {RUN_KEY_TAG: with_third.plan.run_key, WEIGHTS_TAG: with_third.trained.weights_digest}
-        found.create_model_version(MODEL, tags=tags)
-    return found
+        model_registry.create_model_version(MODEL, tags=tags)
+    return model_registry
 
 
 class RunsToo(Client):
@@ -218,35 +218,39 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.registry.lock, "_WAIT_S", float("inf"))
 
 
-def register_patiently(plan: RunPlan, version: Any, trained: TrainedModel, found: Evaluation) -> Release:
+def register_patiently(plan: RunPlan, version: Any, trained: TrainedModel, evaluation: Evaluation) -> Release:
     """Register again after a lost lock, as Prefect's retries do."""
-    acting().compared_with = found.champion_version
+    acting().compared_with = evaluation.champion_version
     for _ in range(_TRIES):
         try:
-            return tasks.register.register.fn(plan, version, trained, found)
+            return tasks.register.register.fn(plan, version, trained, evaluation)
         except LockLostError:
             pass
     raise AssertionError("the lock was lost again and again")
 
 
-def retraining(one: HomeOfRuns) -> Release:
-    return flows.retrain.compare_and_register(one.plan, one.version, one.trained, Stopwatch())[1]
+def retraining(home_of_runs: HomeOfRuns) -> Release:
+    return flows.retrain.compare_and_register(
+        home_of_runs.plan, home_of_runs.version, home_of_runs.trained, Stopwatch()
+    )[1]
 
 
-def rollback(one: HomeOfRuns) -> tuple[str, str] | EvergreenError:
+def rollback(home_of_runs: HomeOfRuns) -> tuple[str, str] | EvergreenError:
     try:
-        return tasks.rollback.rollback.fn(str(one.home.root), MODEL, "by hand", "sqlite:///shared")
+        return tasks.rollback.rollback.fn(str(home_of_runs.home.root), MODEL, "by hand", "sqlite:///shared")
     except (LockLostError, SettingError) as error:
         return error
 
 
-def deletion(one: HomeOfRuns) -> None:
+def deletion(home_of_runs: HomeOfRuns) -> None:
     """What `evergreen gc --versions` does with an old run: it deletes version 3, which that run created."""
-    paths = one.plan.paths
-    release = Release.model_construct(model=MODEL, version="3", mlflow_run_id="run", run_key=one.plan.run_key)
-    run = tasks.cleanup.recipe_runs.RecipeRun(paths, one.plan, release, 0.0)
+    paths = home_of_runs.plan.paths
+    release = Release.model_construct(
+        model=MODEL, version="3", mlflow_run_id="run", run_key=home_of_runs.plan.run_key
+    )
+    run = tasks.cleanup.recipe_runs.RecipeRun(paths, home_of_runs.plan, release, 0.0)
     if not tasks.cleanup.recipe_runs.in_service(run, set()):
-        for _, remove in tasks.cleanup.retention._version(one.plan.recipe.name, run):
+        for _, remove in tasks.cleanup.retention._version(home_of_runs.plan.recipe.name, run):
             with suppress(TransientError):
                 remove()
 
@@ -267,21 +271,21 @@ def explored(homes: list[HomeOfRuns], actions: list[tuple[Action, int]], limits:
     start = registry(homes[2] if (deletion, 2) in actions else None)
 
     def begin() -> Execution:
-        for one in homes:
-            tasks.registry.decisions.read_decisions(one.home, MODEL).file.unlink(missing_ok=True)
+        for home_of_runs in homes:
+            tasks.registry.decisions.read_decisions(home_of_runs.home, MODEL).file.unlink(missing_ok=True)
         return Execution(start, [partial(action, homes[number]) for action, number in actions], limits)
 
-    places = [homes[number].home for _, number in actions]
-    return explore(begin, lambda execution: check(execution, homes, places))
+    actor_homes = [homes[number].home for _, number in actions]
+    return explore(begin, lambda execution: check(execution, homes, actor_homes))
 
 
-def check(execution: Execution, homes: list[HomeOfRuns], places: list[Home]) -> None:
-    """Check the invariants; `places` are the homes of the actors."""
+def check(execution: Execution, homes: list[HomeOfRuns], actor_homes: list[Home]) -> None:
+    """Check the invariants; `actor_homes` are the homes of the actors."""
     model = execution.model
     assert CHAMPION in model.aliases
     assert set(model.aliases.values()) <= set(model.versions), "an alias points to a version that is gone"
     check_comparisons(execution)
-    check_rollbacks(execution, places)
+    check_rollbacks(execution, actor_homes)
     turns = [move.turn for move in execution.moves]
     assert turns == sorted(set(turns)), f"turns do not grow: {turns}"
     if not execution.choices():
@@ -296,14 +300,16 @@ def check_comparisons(execution: Execution) -> None:
             assert move.before == move.compared_with, f"replaced without comparison: {move}"
 
 
-def check_rollbacks(execution: Execution, places: list[Home]) -> None:
+def check_rollbacks(execution: Execution, actor_homes: list[Home]) -> None:
     """A command that repeats an interrupted rollback finishes it, and does not put back the version that was left."""
     for move in execution.moves:
-        assert not move.mark.startswith(places[move.actor].identity), f"undid a rollback: {move}"
+        assert not move.mark.startswith(actor_homes[move.actor].identity), f"undid a rollback: {move}"
     if not execution.choices() and not execution.lapses:
         assert execution.model.aliases[CHAMPION] != execution.model.aliases[PREVIOUS], "a half-done rollback"
         marks = [tags.get(ROLLBACK_TAG, "") for tags in execution.model.versions.values()]
-        done = [places[n] for n, one in enumerate(execution.actors) if isinstance(one.outcome, tuple)]
+        done = [
+            actor_homes[n] for n, actor in enumerate(execution.actors) if isinstance(actor.outcome, tuple)
+        ]
         assert not any(mark.startswith(home.identity) for mark in marks for home in done), "a mark stays"
 
 
@@ -316,16 +322,16 @@ def check_end(execution: Execution, homes: list[HomeOfRuns]) -> None:
         if isinstance(actor.outcome, Release) and actor.outcome.alias == "champion":
             mine = [move.after for move in execution.moves if move.actor == number]
             assert actor.outcome.version in mine, "said to be promoted, and was not"
-    decided = {move for one in homes for move in decisions(one.home)}
+    decided = {move for home_of_runs in homes for move in decisions(home_of_runs.home)}
     moved = {(move.before, move.after) for move in execution.moves}
     assert decided <= moved
-    if not execution.crashes and not any(isinstance(one.outcome, Exception) for one in execution.actors):
+    if not execution.crashes and not any(isinstance(actor.outcome, Exception) for actor in execution.actors):
         assert decided == moved, "a move is not on record"
 
 
 def decisions(home: Home) -> list[tuple[str, str]]:
-    found = tasks.registry.decisions.read_decisions(home, MODEL).undamaged()
-    return [(str(one.before), one.to) for one in found if one.to is not None]
+    records = tasks.registry.decisions.read_decisions(home, MODEL).undamaged()
+    return [(str(decision.before), decision.to) for decision in records if decision.to is not None]
 
 
 TWO_RETRAININGS = [(retraining, 0), (retraining, 1)]

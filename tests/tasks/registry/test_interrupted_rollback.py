@@ -83,14 +83,17 @@ def state(registry: RegistryInMemory, home: Home) -> Any:
         number: {name: text for name, text in tags.items() if name != TURN_TAG}
         for number, tags in model.versions.items()
     }
-    decisions = [(one.action, one.before, one.to, one.why) for one in read_decisions(home, MODEL).undamaged()]
+    decisions = [
+        (decision.action, decision.before, decision.to, decision.why)
+        for decision in read_decisions(home, MODEL).undamaged()
+    ]
     return dict(model.aliases), tags, decisions
 
 
 def rollback_of_another_home(tmp_path: Path, at: int = -1, after: bool = False) -> tuple[Any, list[Any]]:
     """The state after a rollback by a home that did not promote, interrupted at call `at` and repeated; its calls."""
-    place = tmp_path / f"{at}-{after}"
-    registry, home = shared(Home(place / "one")), Home(place / "other")
+    folder = tmp_path / f"{at}-{after}"
+    registry, home = shared(Home(folder / "one")), Home(folder / "other")
     client = Cut(registry, at, after)
     try:
         assert roll_back(client, home, MODEL, "bad") == ("3", "2")  # type: ignore[arg-type]
@@ -138,16 +141,16 @@ def mark(registry: RegistryInMemory, home: Home, call: str, *args: str) -> None:
 @pytest.mark.extended
 def test_a_rollback_that_moved_nothing_is_not_finished_after_a_promotion(homes: tuple[Home, Home]) -> None:
     """The rollback of version 3 ended before the alias moved; another home promoted version 4 over version 3."""
-    one, other = homes
-    registry = shared(one)
-    mark(registry, one, "set_model_version_tag", MODEL, "3", ROLLBACK_TAG)
+    home, other = homes
+    registry = shared(home)
+    mark(registry, home, "set_model_version_tag", MODEL, "3", ROLLBACK_TAG)
     assert promote(registry, other, "3") == "4"
-    assert unfinished_rollback(registry, one, MODEL) is None  # type: ignore[arg-type]
+    assert unfinished_rollback(registry, home, MODEL) is None  # type: ignore[arg-type]
     with pytest.raises(
         SettingError, match=r"version 3, the champion before version 4, was rolled back \(bad\)"
     ):
-        roll_back(registry, one, MODEL, "bad, too")  # type: ignore[arg-type]
-    assert roll_back(registry, one, MODEL, "bad, too", "3") == ("4", "3")  # type: ignore[arg-type]
+        roll_back(registry, home, MODEL, "bad, too")  # type: ignore[arg-type]
+    assert roll_back(registry, home, MODEL, "bad, too", "3") == ("4", "3")  # type: ignore[arg-type]
     assert registry.models[MODEL].versions[4][ROLLED_BACK_TAG] == "bad, too"  # 4 is newer: nothing is undone
     assert registry.models[MODEL].aliases == {CHAMPION: 3, PREVIOUS: 4}
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
@@ -158,27 +161,27 @@ def test_a_rollback_is_not_finished_when_its_target_became_champion_again_since(
     homes: tuple[Home, Home],
 ) -> None:
     """The rollback of version 3 to 2 was interrupted; others promoted 4, and rolled back to 2 in a later turn."""
-    one, other = homes
-    registry = shared(one)
-    mark(registry, one, "set_registered_model_alias", MODEL, CHAMPION)
+    home, other = homes
+    registry = shared(home)
+    mark(registry, home, "set_registered_model_alias", MODEL, CHAMPION)
     assert promote(registry, other, "2") == "4"
     assert roll_back(registry, other, MODEL, "bad, too") == ("4", "2")  # type: ignore[arg-type]
-    assert roll_back(registry, one, MODEL, "was right", "4") == ("2", "4")  # type: ignore[arg-type]
+    assert roll_back(registry, home, MODEL, "was right", "4") == ("2", "4")  # type: ignore[arg-type]
     assert ROLLBACK_TAG not in registry.models[MODEL].versions[3]
 
 
 @pytest.mark.extended
 def test_a_registration_finishes_a_rollback_or_drops_its_stale_mark(homes: tuple[Home, Home]) -> None:
-    one, other = homes
-    registry = shared(one)
+    home, other = homes
+    registry = shared(home)
     mark(registry, other, "set_registered_model_alias", MODEL, CHAMPION)
     with registry_lock(registry, other, MODEL) as lease:  # type: ignore[arg-type]
         assert finish_rollback(lease) == ("3", "2")
         assert finish_rollback(lease) is None
     assert registry.models[MODEL].aliases == {CHAMPION: 2, PREVIOUS: 3}
-    assert promote(registry, one, "2") == "4"
+    assert promote(registry, home, "2") == "4"
     mark(registry, other, "set_model_version_tag", MODEL, "4", ROLLBACK_TAG)
-    promote(registry, one, "4")
+    promote(registry, home, "4")
     with registry_lock(registry, other, MODEL) as lease:  # type: ignore[arg-type]
         assert finish_rollback(lease) is None
     assert not any(ROLLBACK_TAG in tags for tags in registry.models[MODEL].versions.values())
@@ -186,15 +189,15 @@ def test_a_registration_finishes_a_rollback_or_drops_its_stale_mark(homes: tuple
 
 def test_a_mark_of_an_earlier_version_of_evergreen_names_no_target(homes: tuple[Home, Home]) -> None:
     """Such a mark is the home's name alone; the home's own record says which version the rollback left."""
-    one, _ = homes
-    registry = shared(one)
+    home, _ = homes
+    registry = shared(home)
     registry.set_model_version_tag(MODEL, "3", ROLLED_BACK_TAG, "bad")
-    registry.set_model_version_tag(MODEL, "3", ROLLBACK_TAG, one.identity)
-    assert unfinished_rollback(registry, one, MODEL) is None  # type: ignore[arg-type]
+    registry.set_model_version_tag(MODEL, "3", ROLLBACK_TAG, home.identity)
+    assert unfinished_rollback(registry, home, MODEL) is None  # type: ignore[arg-type]
     registry.set_registered_model_alias(MODEL, CHAMPION, "2")
-    assert roll_back(registry, one, MODEL, "once more") == ("3", "2")  # type: ignore[arg-type]
+    assert roll_back(registry, home, MODEL, "once more") == ("3", "2")  # type: ignore[arg-type]
     assert registry.models[MODEL].aliases == {CHAMPION: 2, PREVIOUS: 3}
-    assert state(registry, one)[2][-1] == ("rollback", "3", "2", "bad")
+    assert state(registry, home)[2][-1] == ("rollback", "3", "2", "bad")
     assert ROLLBACK_TAG not in registry.models[MODEL].versions[3]
 
 
@@ -202,8 +205,8 @@ def test_a_rollback_whose_mark_stayed_is_done_also_for_a_registration(
     homes: tuple[Home, Home], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command said that the rollback is done, so the home's record says that the mark has no meaning."""
-    one, other = homes
-    registry = shared(one)
+    home, other = homes
+    registry = shared(home)
 
     def away(*_: Any) -> None:
         raise MlflowException("the connection was refused")

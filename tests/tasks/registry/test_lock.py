@@ -80,7 +80,7 @@ def test_one_tag_is_left_however_often_the_lock_was_held(client: MlflowClient, h
         with registry_lock(client, homes[number % 2], MODEL):
             pass
     assert list(lock_tags(client).values()) == ['{"turn": 3}']
-    assert [one.name for one in client.search_registered_models()] == [MODEL]
+    assert [model.name for model in client.search_registered_models()] == [MODEL]
 
 
 def test_the_lock_is_released_after_an_error(client: MlflowClient, homes: list[Home]) -> None:

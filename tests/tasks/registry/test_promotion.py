@@ -54,13 +54,15 @@ def check_promoted(world: World, release: Release) -> None:
     assert (release.version, release.alias) == ("3", "champion")
     assert world.versions() == [3]
     assert world.aliases() == ("3", "2", None)
-    assert [one for one in world.decisions() if one[0] == "promote"] == [("promote", "2", "3")]
+    assert [decision for decision in world.decisions() if decision[0] == "promote"] == [("promote", "2", "3")]
     assert world.decisions()[-1] == ("promote", "2", "3")
     tags = world.client.get_model_version(world.model, "3").tags
     assert (tags["evergreen.verdict"], tags["evergreen.why"]) == ("promote", release.verdict.summary[:500])
     for name, value in release.metrics.items():
         points = world.client.get_metric_history(release.mlflow_run_id, name)
-        assert [(one.value, one.step) for one in points] == [(value, world.candidate.trained.steps)], name
+        assert [(point.value, point.step) for point in points] == [(value, world.candidate.trained.steps)], (
+            name
+        )
     assert roll_back(world.client, world.home, world.model, "to see") == ("3", "2")
     assert world.aliases() == ("2", "3", None)
 
@@ -68,10 +70,10 @@ def check_promoted(world: World, release: Release) -> None:
 def check_logged_models(world: World) -> None:
     """Check that MLflow has no incomplete logged model, and that all models lie beside the run's other artifacts."""
     run = world.client.get_run(world.client.get_model_version(world.model, "3").run_id).info
-    found = world.client.search_logged_models([run.experiment_id], f"source_run_id = '{run.run_id}'")
-    assert {str(one.status) for one in found} == {"READY"}
+    models = world.client.search_logged_models([run.experiment_id], f"source_run_id = '{run.run_id}'")
+    assert {str(model.status) for model in models} == {"READY"}
     artifacts = run.artifact_uri.partition(run.run_id)[0]
-    assert all(one.artifact_location.startswith(artifacts) for one in found)
+    assert all(model.artifact_location.startswith(artifacts) for model in models)
 
 
 UNREGISTERED = [
@@ -113,7 +115,7 @@ def test_a_crash_while_a_challenger_is_promoted(world: World, point: tuple[Any, 
 @pytest.mark.parametrize(
     "point",
     [(MlflowClient, "set_registered_model_alias"), (tasks.registry.decisions, "write_records")],
-    ids=lambda one: one[1],
+    ids=lambda point: point[1],
 )
 def test_a_crash_while_a_candidate_is_kept(world: World, point: tuple[Any, ...]) -> None:
     crashed(lambda: world.candidate.register(**REFUSED), *point)
@@ -133,12 +135,12 @@ def test_registering_leaves_the_run_unfinished(world: World) -> None:
 @pytest.mark.extended
 def test_a_verdict_is_not_recorded_when_the_champion_moved_during_a_crash(world: World) -> None:
     """The crash comes before the alias moves; when the run is repeated, the champion is another version."""
-    one, other = world.candidates
-    crashed(one.register, MlflowClient, "set_registered_model_alias", 1)
+    candidate, other = world.candidates
+    crashed(candidate.register, MlflowClient, "set_registered_model_alias", 1)
     assert other.register().alias == "champion"
     with pytest.raises(ChampionMovedError, match="was version 2 when the comparison began and is 4 now"):
-        one.register()
-    again = one.compared_again()
+        candidate.register()
+    again = candidate.compared_again()
     assert again.evaluation.champion_version == "4"
     assert (again.register().version, world.versions()) == ("3", [3])
     assert world.decisions()[0] == ("promote", "2", "4")
@@ -269,8 +271,8 @@ def test_the_home_adopts_the_digests_of_a_version_whose_registration_was_killed(
     """Tags that were changed together with the file, before the next start, do not hide that change."""
     crashed(world.candidate.register, MlflowClient, "create_model_version")
     entry = world.client.get_model_version(world.model, "3")
-    place = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
-    program = Path(place.removeprefix("file://")) / "data" / "model.pt2"
+    location = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
+    program = Path(location.removeprefix("file://")) / "data" / "model.pt2"
     content = program.read_bytes()
     registered = entry.tags["evergreen.model_file"]
     program.write_bytes(champions_program(world).read_bytes())
@@ -289,8 +291,8 @@ def test_the_home_adopts_the_digests_of_a_version_whose_registration_was_killed(
 def test_a_damaged_model_is_not_promoted(world: World) -> None:
     crashed(world.candidate.register, MlflowClient, "create_model_version")
     entry = world.client.get_model_version(world.model, "3")
-    place = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
-    program = Path(place.removeprefix("file://")) / "data" / "model.pt2"
+    location = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
+    program = Path(location.removeprefix("file://")) / "data" / "model.pt2"
     content = bytearray(program.read_bytes())
     content[len(content) // 2] ^= 1
     program.write_bytes(content)

@@ -68,7 +68,7 @@ def check_one_won(world: World, outcomes: list[str]) -> None:
     release = again.register()
     assert release.verdict.champion_version == winner
     assert alias_of(world.client, world.model, release.version) == release.alias
-    promotions = [one for one in world.decisions() if one[0] == "promote"]
+    promotions = [decision for decision in world.decisions() if decision[0] == "promote"]
     assert promotions[0] == ("promote", "2", winner)
     assert [before for _, before, _ in promotions].count("2") == 1
 

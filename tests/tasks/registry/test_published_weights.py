@@ -72,9 +72,9 @@ def test_torchvision_s_weights_are_taken_from_torch_s_cache_once(home: Home, tor
     file = taken(home, TORCHVISION)
     assert file.is_relative_to(home.root)
     wanted = torch.load(torch_cache, weights_only=True)
-    found = load_file(file)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    weights = load_file(file)
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
     torch_cache.unlink()
     assert taken(home, TORCHVISION) == file
 
@@ -86,8 +86,8 @@ def test_a_file_in_torch_s_cache_with_other_content_is_not_used(
     cached.parent.mkdir(parents=True)
     cached.write_bytes(published.read_bytes()[:-1])
     wanted = torch.load(published, weights_only=True)
-    found = load_file(taken(home, TORCHVISION))
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    weights = load_file(taken(home, TORCHVISION))
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
 
 
 def test_a_site_that_is_away_may_be_there_later(home: Home, published: Path) -> None:

@@ -63,22 +63,26 @@ def calls(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
 def answer(client: Any, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """The parts of the answer that Evergreen reads, or the error code."""
     try:
-        found = getattr(client, name)(*args, **options)
+        result = getattr(client, name)(*args, **options)
     except MlflowException as error:
         return error.error_code
     if name in ("create_registered_model", "set_registered_model_tag", "delete_registered_model_tag"):
         return None
-    return sorted(map(described, found)) if isinstance(found, list) else described(found)
+    return sorted(map(described, result)) if isinstance(result, list) else described(result)
 
 
-def described(found: Any) -> Any:
+def described(entity: Any) -> Any:
     """A model or version reduced to the fields that Evergreen uses. A search of versions returns no aliases."""
-    if found is None:
+    if entity is None:
         return None
-    tags = sorted(found.tags.items())
-    if not hasattr(found, "version"):
-        return found.name, tags, sorted((alias, str(one)) for alias, one in dict(found.aliases).items())
-    return found.name, tags, str(found.version), found.run_id
+    tags = sorted(entity.tags.items())
+    if not hasattr(entity, "version"):
+        return (
+            entity.name,
+            tags,
+            sorted((alias, str(version)) for alias, version in dict(entity.aliases).items()),
+        )
+    return entity.name, tags, str(entity.version), entity.run_id
 
 
 def check_alike(client: Any, seed: int) -> None:

@@ -78,19 +78,21 @@ class Shop(NamedTuple):
         return read_reign(self.tags(number)[f"{REIGN_TAG}.{question}"])
 
     def tags(self, number: str) -> dict[str, str]:
-        found: dict[str, str] = self.client.get_model_version(self.model, number).tags
-        return found
+        tags: dict[str, str] = self.client.get_model_version(self.model, number).tags
+        return tags
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, MlflowClient]:
+def home_and_client(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, MlflowClient]:
     home = Home(tmp_path_factory.mktemp("home"))
     return home, connect(None, home)
 
 
 @pytest.fixture
-def shop(place: tuple[Home, MlflowClient], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
-    home, client = place
+def shop(
+    home_and_client: tuple[Home, MlflowClient], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Shop]:
+    home, client = home_and_client
     model = f"model-{abs(hash(request.node.nodeid))}"
     client.create_registered_model(model)
     with registry_lock(client, home, model) as lease:
@@ -155,11 +157,11 @@ def test_a_damaged_state_of_which_looks_are_lost_is_rebuilt_with_what_the_others
 
 
 def test_other_candidates_rows_and_settings_are_separate_looks(shop: Shop) -> None:
-    champion, one, other = shop.version(), shop.version(), shop.version()
-    first = shop.looks(one, shop.evaluation(champion))
+    champion, candidate, other = shop.version(), shop.version(), shop.version()
+    first = shop.looks(candidate, shop.evaluation(champion))
     second = shop.looks(other, shop.evaluation(champion))
-    fresh = shop.looks(one, shop.evaluation(champion, first_row=5000))
-    wider = shop.looks(one, shop.evaluation(champion, first_row=5000), GateSettings(confidence=0.9))
+    fresh = shop.looks(candidate, shop.evaluation(champion, first_row=5000))
+    wider = shop.looks(candidate, shop.evaluation(champion, first_row=5000), GateSettings(confidence=0.9))
     assert [look.number for looks in (first, second, fresh, wider) for look in looks] == [1, 2, 3, 4]
 
 
@@ -213,7 +215,7 @@ def test_a_damaged_state_is_rebuilt_from_the_candidates_looks(
 def test_a_state_that_another_home_wrote_meanwhile_is_merged(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    champion, one, other = shop.version(), shop.version(), shop.version()
+    champion, candidate, other = shop.version(), shop.version(), shop.version()
     evaluation = shop.evaluation(champion)
     (look,) = shop.looks(other, evaluation)
     theirs = shop.tags(champion)[f"{REIGN_TAG}.better"]
@@ -227,7 +229,7 @@ def test_a_state_that_another_home_wrote_meanwhile_is_merged(
             self.client.set_model_version_tag(shop.model, champion, f"{REIGN_TAG}.better", theirs)
 
     monkeypatch.setattr(Registry, "_write", overtaken)
-    (mine,) = shop.looks(one, evaluation)
+    (mine,) = shop.looks(candidate, evaluation)
     assert set(shop.state(champion).keys) == {look.key, mine.key}
 
 

@@ -66,10 +66,10 @@ def test_the_next_run_judges_an_unjudged_version(killed: tuple[Home, Candidate, 
     assert tags(client, candidate)[VERDICT_TAG] == "promote"
     assert champion_of(client, candidate.plan.model, CHAMPION) == "1"
     assert unjudged_runs(client, following.plan) == []
-    statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
+    statuses = [client.get_run(mlflow_run_id).info.status for mlflow_run_id in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "RUNNING"]  # neither counts as killed
     close_run(client, judged.mlflow_run_id, "FINISHED")  # as the report does
-    statuses = [client.get_run(one).info.status for one in (run_id, judged.mlflow_run_id)]
+    statuses = [client.get_run(mlflow_run_id).info.status for mlflow_run_id in (run_id, judged.mlflow_run_id)]
     assert statuses == ["RUNNING", "FINISHED"]
     assert open_run(client, following.plan) == run_id  # the next start continues its own MLflow run
     assert client.get_run(run_id).info.status == "RUNNING"
@@ -112,40 +112,40 @@ def test_a_version_whose_run_is_gone_is_tagged_as_not_judged(
 
 @pytest.mark.extended
 def test_a_home_that_makes_the_model_of_another_home_leaves_the_verdict_alone(tmp_path: Path) -> None:
-    one, other = (
+    ours, theirs = (
         candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
     )
-    client = connect_once(one.plan)
-    first = one.register()
+    client = connect_once(ours.plan)
+    first = ours.register()
     before = client.get_model_version(first.model, first.version)
     assert (before.tags[VERDICT_TAG], first.alias) == ("promote", "champion")
-    second = other.register(floor=1.0)
+    second = theirs.register(floor=1.0)
     after = client.get_model_version(first.model, first.version)
     assert (second.version, second.alias, second.verdict.promote) == (first.version, "champion", False)
-    note_efficiency(client, other.plan, other.trained, second, "image")
+    note_efficiency(client, theirs.plan, theirs.trained, second, "image")
     after = client.get_model_version(first.model, first.version)
     assert (after.tags, after.description) == (before.tags, before.description)
-    note_efficiency(client, one.plan, one.trained, first, "image")
+    note_efficiency(client, ours.plan, ours.trained, first, "image")
     assert "evergreen.worker_hours" in client.get_model_version(first.model, first.version).tags
-    assert one.register(floor=0.5).version == first.version  # the first home may judge the version again
+    assert ours.register(floor=0.5).version == first.version  # the first home may judge the version again
 
 
 @pytest.mark.extended
 def test_a_home_that_makes_the_champion_of_another_home_promotes_nothing(tmp_path: Path) -> None:
-    one, other = (
+    ours, theirs = (
         candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
     )
-    first = one.register()
+    first = ours.register()
     assert first.verdict.summary.startswith("Promoted ")
-    second = other.register()
+    second = theirs.register()
     assert (second.version, second.alias) == (first.version, "champion")
     floor = second.verdict.rules[0].explanation
     assert second.verdict.summary == f"Is the champion already: {floor}"
-    homes = [Home(Path(candidate.plan.home)) for candidate in (one, other)]
+    homes = [Home(Path(candidate.plan.home)) for candidate in (ours, theirs)]
     decided = [[line.to for line in read_decisions(home, first.model).records] for home in homes]
     assert decided == [[first.version], []]
-    write_record(other.plan.paths.release, second, other.plan.paths.root.name)
-    assert agreement.verdict_follows(Evidence(other.plan.paths, homes[1])).ok
+    write_record(theirs.plan.paths.release, second, theirs.plan.paths.root.name)
+    assert agreement.verdict_follows(Evidence(theirs.plan.paths, homes[1])).ok
 
 
 @pytest.mark.extended
@@ -161,8 +161,8 @@ def test_the_first_promotion_is_on_record_although_a_crash_came_before_the_recor
             candidate.register()
     release = candidate.register()
     assert (release.alias, release.verdict.summary[:9]) == ("champion", "Promoted ")
-    found = read_decisions(Home(Path(candidate.plan.home)), release.model).records
-    assert [(line.action, line.before, line.to) for line in found] == [("promote", None, release.version)]
+    records = read_decisions(Home(Path(candidate.plan.home)), release.model).records
+    assert [(line.action, line.before, line.to) for line in records] == [("promote", None, release.version)]
 
 
 def candidate_in(folder: Path, uri: str, **sections: Any) -> Candidate:
@@ -176,21 +176,21 @@ def candidate_in(folder: Path, uri: str, **sections: Any) -> Candidate:
 def test_of_two_homes_with_one_run_key_only_one_records_that_it_replaced_the_champion(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/shared.db"
     poor = candidate_in(tmp_path / "poor", store, training={"epochs": 1, "learning_rate": 1e-6})
-    one, other = (candidate_in(tmp_path / name, store) for name in ("one", "other"))
+    ours, theirs = (candidate_in(tmp_path / name, store) for name in ("one", "other"))
     assert poor.register().alias == "champion"
-    one, other = one.compared_again(), other.compared_again()
-    first, second = one.register(), other.register()
+    ours, theirs = ours.compared_again(), theirs.compared_again()
+    first, second = ours.register(), theirs.register()
     assert (first.version, first.verdict.champion_version) == ("2", "1")
     assert first.alias == "champion", first.verdict.rules
     assert (second.version, second.alias) == ("2", "champion")
     assert was_promoted(first)
     assert not was_promoted(second)
-    homes = [Home(Path(candidate.plan.home)) for candidate in (one, other)]
+    homes = [Home(Path(candidate.plan.home)) for candidate in (ours, theirs)]
     decided = [[line.to for line in read_decisions(home, first.model).records] for home in homes]
     assert decided == [["2"], []]
-    write_record(other.plan.paths.release, second, other.plan.paths.root.name)
-    assert agreement.verdict_follows(Evidence(other.plan.paths, homes[1])).ok
-    assert was_promoted(one.register())  # a run that is repeated after a crash has promoted its version
+    write_record(theirs.plan.paths.release, second, theirs.plan.paths.root.name)
+    assert agreement.verdict_follows(Evidence(theirs.plan.paths, homes[1])).ok
+    assert was_promoted(ours.register())  # a run that is repeated after a crash has promoted its version
 
 
 @pytest.mark.extended
@@ -214,14 +214,14 @@ def test_versions_that_lost_answers_left_are_deleted_by_the_next_attempt(
         client.create_model_version(model, first.source, first.run_id, tags=first.tags)
     release = candidate.register()
     assert (release.version, release.alias) == ("1", "champion")
-    assert [str(one.version) for one in client.search_model_versions(f"name = '{model}'")] == ["1"]
+    assert [str(version.version) for version in client.search_model_versions(f"name = '{model}'")] == ["1"]
 
 
 @pytest.mark.extended
 def test_a_version_that_another_home_gave_up_gets_the_verdict_of_the_home_that_judges_it(
     tmp_path: Path,
 ) -> None:
-    one, other = (
+    ours, theirs = (
         candidate_in(tmp_path / name, f"sqlite:///{tmp_path}/shared.db") for name in ("one", "other")
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -231,8 +231,8 @@ def test_a_version_that_another_home_gave_up_gets_the_verdict_of_the_home_that_j
 
         patch.setattr(module, "judge", die)
         with pytest.raises(Killed):
-            one.register()
-    client = connect_once(one.plan)
-    give_up(client, one.plan.model, "1", "its files were removed")
-    assert other.register().alias == "champion"
-    assert client.get_model_version(one.plan.model, "1").tags[VERDICT_TAG] == "promote"
+            ours.register()
+    client = connect_once(ours.plan)
+    give_up(client, ours.plan.model, "1", "its files were removed")
+    assert theirs.register().alias == "champion"
+    assert client.get_model_version(ours.plan.model, "1").tags[VERDICT_TAG] == "promote"

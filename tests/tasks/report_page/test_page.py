@@ -92,15 +92,38 @@ def test_the_numbers_are_those_of_the_records() -> None:
         assert " ".join(unbroken(rule.explanation).split()) in page("promoted").text
 
 
+def test_a_comparison_shows_how_many_there_were_and_what_was_needed() -> None:
+    (look,) = report().release.verdict.looks
+    shown = page("promoted")
+    assert shown.row("Comparison with this version", 2)[0] == f"{look.number:,} of {look.horizon:,} planned"
+    spent, of = shown.row("Error probability spent so far", 2)[0].split(" of ")
+    assert 0 < float(spent.rstrip(" %")) <= float(of.rstrip(" %"))
+    assert look.boundary is not None
+    assert shown.row("Needed: z above", 2)[0] == f"{look.boundary:.2f}"
+
+
+def test_rows_that_were_left_out_are_counted_and_listed_with_the_reason() -> None:
+    inputs = report()
+    dropped = ("a.png: a copy of b.png", "a.png: a copy of b.png", "scan-90.png: 7x8 pixels, expected 8x8")
+    shown = Page(render(replace(inputs, dataset=inputs.dataset.model_copy(update={"dropped": dropped}))))
+    assert shown.row("Rows left out", 2) == ["3"]
+    assert "a.png: a copy of b.png (2 times)" in shown.text
+    assert "scan-90.png: 7x8 pixels, expected 8x8" in shown.text
+
+
 def test_every_class_is_shown_the_worst_change_first() -> None:
     inputs = report()
-    theirs = {one.name: one for one in inputs.evaluation.champion.classes}
-    for one in inputs.evaluation.candidate.classes:
-        recall, change, _, precision, f1, rows = page("promoted").row(one.name, 7)
+    theirs = {class_score.name: class_score for class_score in inputs.evaluation.champion.classes}
+    for class_score in inputs.evaluation.candidate.classes:
+        recall, change, _, precision, f1, rows = page("promoted").row(class_score.name, 7)
         numbers = [share(text) for text in (recall, precision, f1)]
-        assert numbers == pytest.approx([one.recall, one.precision, one.f1], abs=5.1e-5)
-        assert share(change) == pytest.approx(one.recall - theirs[one.name].recall, abs=5.1e-5)
-        assert int(rows) == one.rows
+        assert numbers == pytest.approx(
+            [class_score.recall, class_score.precision, class_score.f1], abs=5.1e-5
+        )
+        assert share(change) == pytest.approx(
+            class_score.recall - theirs[class_score.name].recall, abs=5.1e-5
+        )
+        assert int(rows) == class_score.rows
     changes = [share(row[2]) for row in page("promoted").rows if len(row) == 7 and row[0] in DIGITS]
     assert changes == sorted(changes)
     assert len(changes) == 10
@@ -153,8 +176,8 @@ def test_the_time_shown_adds_up_to_the_whole(total: float) -> None:
 def test_rounding_together_keeps_the_sum_and_stays_near(values: list[float], total: int) -> None:
     rounded = round_together(values, total)
     assert sum(rounded) == total
-    for value, one in zip(values, rounded, strict=True):
-        assert abs(one - value * total / sum(values)) <= 1 + 1e-6
+    for value, rounded_value in zip(values, rounded, strict=True):
+        assert abs(rounded_value - value * total / sum(values)) <= 1 + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -282,8 +305,8 @@ def test_text_has_enough_contrast_in_light_and_dark() -> None:
     ]
     for theme in themes:
         for text, ground in [*pairs, ("accent", "good-wash"), ("warn", "warn-wash")]:
-            one, other = sorted((luminance(theme[text]), luminance(theme[ground])))
-            assert (other + 0.05) / (one + 0.05) >= 4.5, (text, ground)
+            darker, lighter = sorted((luminance(theme[text]), luminance(theme[ground])))
+            assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (text, ground)
 
 
 def luminance(colour: str) -> float:

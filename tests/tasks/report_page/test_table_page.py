@@ -146,9 +146,9 @@ def test_many_categories_are_counted() -> None:
 
 def test_mistakes_on_a_table_are_rows() -> None:
     inputs = class_table_report()
-    found = [row for row in classes().rows if len(row) == 6 and "→" in row[0]][1:]
-    assert len(found) == len(inputs.evaluation.mistakes)
-    assert found[0][2:] == [str(inputs.evaluation.mistakes[0].row), "Torgersen", "2022-01-08", "–"]
+    rows = [row for row in classes().rows if len(row) == 6 and "→" in row[0]][1:]
+    assert len(rows) == len(inputs.evaluation.mistakes)
+    assert rows[0][2:] == [str(inputs.evaluation.mistakes[0].row), "Torgersen", "2022-01-08", "–"]
     assert "median for one row, one a batch" in classes().text
     assert "Rows per second" in classes().text
 
@@ -278,10 +278,12 @@ def test_compared_rows_are_read(tmp_path: Path) -> None:
     file = tmp_path / "predictions.parquet"
     columns = {"label": [1.0, 2.0, 3.0], "candidate": [1.5, np.nan, 2.5], "compared": [True, False, True]}
     pq.write_table(pa.table(columns), file)
-    found = predicted_numbers(regression_report().evaluation.model_copy(update={"predictions": str(file)}))
-    assert found is not None
-    assert found.truth.tolist() == [1.0, 3.0]
-    assert found.candidate.tolist() == [1.5, 2.5]
+    predicted = predicted_numbers(
+        regression_report().evaluation.model_copy(update={"predictions": str(file)})
+    )
+    assert predicted is not None
+    assert predicted.truth.tolist() == [1.0, 3.0]
+    assert predicted.candidate.tolist() == [1.5, 2.5]
 
 
 def test_importances_of_trees(tmp_path: Path) -> None:
@@ -290,9 +292,9 @@ def test_importances_of_trees(tmp_path: Path) -> None:
     data = xgboost.DMatrix(rows[:, :3], targets, feature_names=["age", "sex", "bmi"])
     trees = xgboost.train({"max_depth": 2}, data, num_boost_round=5)
     trees.save_model(tmp_path / "model.ubj")
-    found = inspection_of("xgboost").importances(tmp_path / "model.ubj")
-    assert sum(found.values()) == pytest.approx(1)
-    assert max(found, key=lambda name: found[name]) == "bmi"
+    importances = inspection_of("xgboost").importances(tmp_path / "model.ubj")
+    assert sum(importances.values()) == pytest.approx(1)
+    assert max(importances, key=lambda name: importances[name]) == "bmi"
     assert inspection_of("torch").importances(tmp_path / "model.ubj") == {}
 
 

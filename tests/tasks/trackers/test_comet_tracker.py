@@ -47,15 +47,15 @@ class TestComet(TrackerContract):
 
     def shown(self, run: RunInfo) -> Shown:
         """What Comet shows after the upload of all archives, in any order."""
-        found: Shown = {}
+        metrics: Shown = {}
         for message in messages(run):
             if message["type"] == "metric_msg":
                 about, at = message["payload"]["metric"], message["payload"]["local_timestamp"] / 1000
                 if about["step"] is None:
                     continue  # "process duration", which Comet itself adds
                 row = (about["step"], float(about["metricValue"]), at)
-                found.setdefault(about["metricName"], []).append(row)
-        return {name: sorted(rows) for name, rows in found.items()}
+                metrics.setdefault(about["metricName"], []).append(row)
+        return {name: sorted(rows) for name, rows in metrics.items()}
 
     def test_the_location_names_the_command_that_uploads(self, run: RunInfo) -> None:
         tracker = OwnProcess(self.name)
@@ -86,7 +86,7 @@ class TestComet(TrackerContract):
         tracker.begin(run)
         tracker.points([point(1, loss=1.0)])
         tracker.end("FINISHED")
-        assert {one.name for one in tmp_path.iterdir()} == {"run", "user", "work"}
+        assert {path.name for path in tmp_path.iterdir()} == {"run", "user", "work"}
         assert list(user.rglob("*")) == []
         assert list(Path.cwd().iterdir()) == []
         assert list((run.folder / "comet" / "unfinished").iterdir()) == []
@@ -100,3 +100,15 @@ class TestComet(TrackerContract):
         tracker.points([point(step, loss=1.0) for step in (1, 2, 3)])
         tracker.end("FINISHED")
         assert [step for step, _, _ in self.shown(run)["loss"]] == [1, 2, 3]
+
+    def test_a_damaged_record_of_archived_steps_is_set_aside(self, run: RunInfo) -> None:
+        for steps in ((1, 2), (1, 2, 3)):
+            tracker = OwnProcess(self.name)
+            tracker.begin(run)
+            tracker.points([point(step, loss=1.0) for step in steps])
+            tracker.end("FINISHED")
+            record = run.folder / "comet" / "archived.json"
+            record.write_bytes(record.read_bytes()[:20])
+        # Points of the damaged record are sent twice, and none is lost.
+        assert [step for step, _, _ in self.shown(run)["loss"]] == [1, 1, 2, 2, 3]
+        assert len(list(record.parent.glob("archived.json.damaged-*"))) == 1

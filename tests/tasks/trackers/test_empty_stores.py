@@ -48,9 +48,9 @@ def contents(database: Path) -> tuple[list[list[str]], Rows]:
 
 
 def database(kind: StoreKind, folder: Path) -> Path:
-    found = find(kind, folder)
-    assert found is not None
-    return found
+    file = find(kind, folder)
+    assert file is not None
+    return file
 
 
 @pytest.mark.slow
@@ -96,8 +96,9 @@ def test_a_new_home_begins_with_copies_that_both_libraries_take(
         server.end()
     client = connect(None, home)
     assert contents(store_file(home))[0] == contents(database(MLFLOW, folder))[0]
-    place = client.get_experiment("0").artifact_location
-    assert not place.startswith(str(made.parent)), place  # created when the store was opened, not copied
+    location = client.get_experiment("0").artifact_location
+    # It was created when the store was opened, not copied.
+    assert not location.startswith(str(made.parent)), location
     assert [file.name for file in home.prefect.glob("*.tmp")] == []
 
 

@@ -28,7 +28,7 @@ class Recorder:
         return "here"
 
     def points(self, batch: Sequence[Point]) -> None:
-        if any(one.step == self.fails_at for one in batch):
+        if any(metric_point.step == self.fails_at for metric_point in batch):
             raise OSError("the disk is full")
         self.taken += batch
 
@@ -45,14 +45,14 @@ def test_points_that_a_resumed_training_computes_again_are_sent_once(run: RunInf
     recorder = Recorder()
     recorder.may_begin.set()
     with sending([FanOut("recorder", recorder, run)]) as (listener,):
-        for one in (
+        for metric_point in (
             point(1, loss=2.0),
             point(2, loss=1.0),
             point(2, loss=1.0, accuracy=0.5),
             point(3, loss=0.5),
         ):
-            listener(one)
-    assert [(one.step, one.values) for one in recorder.taken] == [
+            listener(metric_point)
+    assert [(metric_point.step, metric_point.values) for metric_point in recorder.taken] == [
         (1, {"loss": 2.0}),
         (2, {"loss": 1.0}),
         (2, {"accuracy": 0.5}),
@@ -70,7 +70,7 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(
         for step in range(1, 50):
             listener(point(step, loss=1.0))
     assert recorder.taken == []
-    (warning,) = [one.getMessage() for one in caplog.records if one.name.startswith("evergreen")]
+    (warning,) = [record.getMessage() for record in caplog.records if record.name.startswith("evergreen")]
     assert "tracking.also: recorder failed" in warning
     assert "the disk is full" in warning
     assert "metrics.jsonl" in warning
@@ -113,7 +113,7 @@ def test_several_trackers_that_hang_share_the_time(run: RunInfo, monkeypatch: py
         (StopRequestedError("stopped"), "KILLED"),
         (KeyboardInterrupt(), "KILLED"),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda value: type(value).__name__,
 )
 def test_the_tracker_hears_how_the_run_ended(run: RunInfo, error: BaseException, status: str) -> None:
     recorder = Recorder()

@@ -24,8 +24,8 @@ SETTINGS = {
 
 def shown(folder: Path, name: str) -> list[int]:
     """The steps of a metric in the newest event file of TensorBoard, which has all steps."""
-    newest = max(folder.glob("events.*"), key=lambda one: one.stat().st_mtime_ns)
-    return [one.step for one in events(newest) for value in one.summary.value if value.tag == name]
+    newest = max(folder.glob("events.*"), key=lambda file: file.stat().st_mtime_ns)
+    return [event.step for event in events(newest) for value in event.summary.value if value.tag == name]
 
 
 @pytest.mark.extended

@@ -43,10 +43,12 @@ def test_all_killed_runs_are_closed_and_all_doubles_of_a_run_are_removed(home: H
     plan, _ = planned(home)
     mine = open_run(client, plan)
     tags = dict(client.get_run(mine).data.tags)
-    place = client.get_experiment_by_name(f"other-{_MORE_THAN_A_PAGE - 1}")
-    assert place is not None
+    other_experiment = client.get_experiment_by_name(f"other-{_MORE_THAN_A_PAGE - 1}")
+    assert other_experiment is not None
     killed = [
-        client.create_run(place.experiment_id, tags=tags | {RUN_KEY_TAG: f"another-{number}"}).info.run_id
+        client.create_run(
+            other_experiment.experiment_id, tags=tags | {RUN_KEY_TAG: f"another-{number}"}
+        ).info.run_id
         for number in range(_MORE_THAN_A_PAGE)
     ]
     experiment = client.get_run(mine).info.experiment_id

@@ -45,7 +45,7 @@ def test_a_point_that_is_computed_again_during_an_outage_is_in_mlflow_once(
         publisher._read_on()
         client.is_away = False
     points = {name: client.get_metric_history(run, name) for name in ("loss", "accuracy")}
-    assert {name: [(one.step, one.value) for one in found] for name, found in points.items()} == {
+    assert {name: [(point.step, point.value) for point in history] for name, history in points.items()} == {
         "loss": [(1, 1.0), (2, 0.5)],
         "accuracy": [(2, 0.75)],
     }

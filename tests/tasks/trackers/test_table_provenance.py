@@ -8,7 +8,9 @@ from tasks.trackers.provenance import _LONGEST_SCHEMA, _profile, _schema, _schem
 
 
 def test_the_columns_of_a_regression_have_types() -> None:
-    columns = {one["name"]: one for one in _schema(table_version("regression", schema()))["mlflow_colspec"]}
+    columns = {
+        column["name"]: column for column in _schema(table_version("regression", schema()))["mlflow_colspec"]
+    }
     assert list(columns)[-1] == "progression"
     assert (columns["age"]["type"], columns["age"]["required"]) == ("double", True)
     assert (columns["sex"]["type"], columns["sex"]["required"]) == ("string", False)  # two values are missing
@@ -24,7 +26,7 @@ def test_a_table_with_too_many_columns_for_mlflow_is_described_by_its_first_colu
     columns = tuple(first.model_copy(update={"name": f"gene {number}"}) for number in range(20_000))
     wide = few.model_copy(update={"columns": columns})
     text = _schema_text(table_version("regression", wide))
-    kept = [one["name"] for one in json.loads(text)["mlflow_colspec"]]
+    kept = [column["name"] for column in json.loads(text)["mlflow_colspec"]]
     assert len(text) <= _LONGEST_SCHEMA
     assert 5000 < len(kept) < 20_000
     assert kept == [f"gene {number}" for number in range(len(kept))]

@@ -26,18 +26,18 @@ class TestTensorBoard(TrackerContract):
 
     def shown(self, run: RunInfo) -> Shown:
         """Scalars of all event files; the start of a session hides earlier scalars from its step on."""
-        found: Shown = {}
+        metrics: Shown = {}
         for file in sorted(
-            (run.folder / "tensorboard").glob("events.*"), key=lambda one: one.stat().st_mtime_ns
+            (run.folder / "tensorboard").glob("events.*"), key=lambda path: path.stat().st_mtime_ns
         ):
             for event in events(file):
                 if event.session_log.status == SessionLog.START:
-                    found = {
-                        name: [row for row in rows if row[0] < event.step] for name, rows in found.items()
+                    metrics = {
+                        name: [row for row in rows if row[0] < event.step] for name, rows in metrics.items()
                     }
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
-                        found.setdefault(value.tag, []).append(
+                        metrics.setdefault(value.tag, []).append(
                             (event.step, value.simple_value, event.wall_time)
                         )
-        return {name: rows for name, rows in found.items() if rows}
+        return {name: rows for name, rows in metrics.items() if rows}

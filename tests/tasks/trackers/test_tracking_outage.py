@@ -118,7 +118,8 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
     assert not answered
     at = [point.at for point in MetricsFile(plan.paths.metrics).read()]
     assert min(at) < since  # the server was killed after some points,
-    assert len([one for one in at if since < one < until]) > 2  # and more points followed while it was away
+    # and more points followed while it was away
+    assert len([moment for moment in at if since < moment < until]) > 2
     assert release.run_key == plan.run_key
     assert difference(server.uri, plan) == NONE
     assert len(recorded(server.uri, plan)) > 100
@@ -129,8 +130,8 @@ def test_a_server_killed_in_mid_training_and_started_again_has_every_point_once(
 
 
 def answers(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.extended
@@ -194,7 +195,7 @@ def test_a_finished_training_leaves_no_monitor_behind(proxy: Proxy, home: Home, 
     plan, version = planned(home, uri=proxy.uri, seed=seed, tracking={"system_metrics": True})
     for _ in range(2):  # the second call sends only points
         train.fn(plan, version)
-        assert [one.name for one in threading.enumerate() if "Monitor" in one.name] == []
+        assert [thread.name for thread in threading.enumerate() if "Monitor" in thread.name] == []
 
 
 @pytest.mark.parametrize("path", ["experiments/create", "runs/create"])
@@ -222,9 +223,9 @@ def test_a_version_whose_answer_was_lost_is_registered_once(proxy: Proxy, home: 
     assert proxy.lost == 1
     assert proxy.seen.count("/api/2.0/mlflow/model-versions/create") == 2
     client = connect(proxy.uri, home)
-    assert [str(one.version) for one in client.search_model_versions(f"name = '{model}'")] == [
-        release.version
-    ]
+    assert [
+        str(model_version.version) for model_version in client.search_model_versions(f"name = '{model}'")
+    ] == [release.version]
     assert (release.alias, champion_of(client, model)) == ("champion", release.version)
     assert register.fn(plan, version, trained, evaluation).version == release.version
 
@@ -263,9 +264,9 @@ def test_a_server_that_refuses_writes_is_said_before_training(
         known = classify(raised.value)
         assert isinstance(known, SettingError)
         assert "refuses a request (status 403" in str(known)
-    said = [one.message for one in caplog.records if one.name == "evergreen.tracking"]
-    assert any("MLflow refuses the metrics" in one for one in said)
-    assert not any("sent later" in one for one in said)
+    said = [record.message for record in caplog.records if record.name == "evergreen.tracking"]
+    assert any("MLflow refuses the metrics" in message for message in said)
+    assert not any("sent later" in message for message in said)
     proxy.well_behaved()
     preflight.fn(plan, version)
     train.fn(plan, version)

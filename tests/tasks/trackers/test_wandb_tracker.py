@@ -64,7 +64,7 @@ def records(file: Path) -> Iterator[Any]:
 
 
 def history(file: Path) -> list[dict[str, Any]]:
-    rows = (one.history.item for one in records(file) if one.HasField("history"))
+    rows = (record.history.item for record in records(file) if record.HasField("history"))
     return [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows
     ]
@@ -79,11 +79,11 @@ class TestWeightsAndBiases(TrackerContract):
         for file in sorted(run.folder.glob("wandb/offline-run-*/*.wandb")):
             rows = history(file)
             lines[: len(rows)] = rows
-        found: Shown = {}
+        metrics: Shown = {}
         for row in lines:
             for name in row.keys() - {"_step", "_timestamp", "_runtime"}:
-                found.setdefault(name, []).append((row["_step"], float(row[name]), row["_timestamp"]))
-        return found
+                metrics.setdefault(name, []).append((row["_step"], float(row[name]), row["_timestamp"]))
+        return metrics
 
     def test_the_location_names_the_command_that_uploads(self, run: RunInfo) -> None:
         tracker = OwnProcess(self.name)
@@ -98,16 +98,16 @@ class TestWeightsAndBiases(TrackerContract):
         tracker.points([point(1, loss=1.0)])
         tracker.end("FAILED")
         (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
-        (opened,) = [one.run for one in records(file) if one.HasField("run")]
+        (opened,) = [record.run for record in records(file) if record.HasField("run")]
         assert (opened.run_id, opened.project, opened.display_name) == ("a" * 32, "digits", "run")
         assert not opened.host
         assert not opened.HasField("git")
-        assert {one.key for one in opened.config.update} == {"recipe", "run_key", "training", "_wandb"}
-        (ended,) = [one.exit for one in records(file) if one.HasField("exit")]
+        assert {item.key for item in opened.config.update} == {"recipe", "run_key", "training", "_wandb"}
+        (ended,) = [record.exit for record in records(file) if record.HasField("exit")]
         assert ended.exit_code == 1
-        kinds = {one.WhichOneof("record_type") for one in records(file)}
+        kinds = {record.WhichOneof("record_type") for record in records(file)}
         assert not kinds & {"output", "output_raw", "stats", "environment", "artifact"}
-        assert not [one for one in (file.parent / "files").rglob("*") if one.suffix in (".py", ".json")]
+        assert not [path for path in (file.parent / "files").rglob("*") if path.suffix in (".py", ".json")]
 
     def test_nothing_is_left_outside_the_run(
         self, run: RunInfo, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +119,7 @@ class TestWeightsAndBiases(TrackerContract):
         tracker.begin(run)
         tracker.points([point(1, loss=1.0)])
         tracker.end("FINISHED")
-        assert {one.name for one in tmp_path.iterdir()} == {"run", "user", "work"}
+        assert {path.name for path in tmp_path.iterdir()} == {"run", "user", "work"}
         assert list(user.rglob("*")) == []
         assert list(Path.cwd().iterdir()) == []
         assert set(psutil.Process().children(recursive=True)) <= before
@@ -159,8 +159,8 @@ def test_a_run_that_ends_between_two_points_of_a_step_loses_no_value(
         run = ServerRun(rows)
         monkeypatch.setattr(tracker, "_run", run)
         monkeypatch.setattr(tracker, "_next_step", run.step)
-        for one in received:
-            tracker.points([one])
+        for metric_point in received:
+            tracker.points([metric_point])
         tracker.end(status)
     assert [(row["_step"], row.get("loss"), row.get("validation")) for row in rows] == [
         (1, 2.0, None),
@@ -182,7 +182,7 @@ def test_a_server_that_does_not_answer_holds_nothing(
         with sending([FanOut("wandb", OwnProcess("wandb"), run)]) as (listener,):
             listener(point(1, loss=1.0))
             silent.accept()  # a request, which gets no response
-        for thread in [one for one in threading.enumerate() if one.name == "evergreen-wandb"]:
+        for thread in [thread for thread in threading.enumerate() if thread.name == "evergreen-wandb"]:
             thread.join(60)
         assert "wandb did not accept the last points within 0.1 s" in caplog.text
         assert "wandb failed and gets no more points" in caplog.text

@@ -24,12 +24,12 @@ def steps(file: MetricsFile) -> list[int]:
 
 def test_points_come_back_in_order_and_exactly(metrics: MetricsFile) -> None:
     points = metrics.read()
-    assert [(one.step, one.epoch, one.total_steps) for one in points] == [
+    assert [(point.step, point.epoch, point.total_steps) for point in points] == [
         (10, 1, 100),
         (20, 2, 100),
         (30, 2, 100),
     ]
-    assert [one.values["train/loss"] for one in points] == [1 / 10, 1 / 20, 1 / 30]
+    assert [point.values["train/loss"] for point in points] == [1 / 10, 1 / 20, 1 / 30]
     assert points[0].at <= points[1].at <= points[2].at
 
 
@@ -41,7 +41,7 @@ def test_no_file_has_no_points(tmp_path: Path) -> None:
 def test_rewinding_forgets_the_points_after_a_step(metrics: MetricsFile, step: int, kept: list[int]) -> None:
     before = {point.step: point for point in metrics.read()}
     metrics.rewind(step)
-    assert metrics.read() == [before[one] for one in kept]
+    assert metrics.read() == [before[kept_step] for kept_step in kept]
 
 
 def test_a_step_done_again_is_there_once(metrics: MetricsFile) -> None:

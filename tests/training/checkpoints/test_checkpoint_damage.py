@@ -80,7 +80,7 @@ LOUD = [
 
 
 @pytest.mark.parametrize("damage", LOUD)
-def test_a_damaged_one_is_skipped_aloud_for_the_one_before(
+def test_a_damaged_one_is_skipped_with_a_warning_for_the_one_before(
     log: CheckpointLog, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     save(log, 10, 20)
@@ -100,10 +100,10 @@ def renamed(log: CheckpointLog) -> None:
 
 def of_another_step(log: CheckpointLog) -> None:
     """Move checkpoint 20 to the name of step 30, with a manifest that names step 30; only the state is of step 20."""
-    place = at(30)
+    position = at(30)
     renamed(log)
     manifest = read_manifest(folder(log, 30)).model_copy(
-        update={"epoch": place.epoch, "step_in_epoch": place.step_in_epoch, "step": place.step}
+        update={"epoch": position.epoch, "step_in_epoch": position.step_in_epoch, "step": position.step}
     )
     (folder(log, 30) / MANIFEST).write_text(record_text(MANIFEST, manifest, folder(log, 30).name))
 
@@ -126,7 +126,7 @@ def test_one_without_a_manifest_does_not_exist(log: CheckpointLog) -> None:
 
 
 @pytest.mark.parametrize("damage", [*LOUD, no_manifest])
-def test_a_damaged_one_is_made_anew_when_training_comes_by_again(
+def test_a_damaged_one_is_made_again_when_training_comes_by(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     log = opened(tmp_path, keep_newest=5)

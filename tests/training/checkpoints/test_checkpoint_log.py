@@ -58,9 +58,9 @@ def test_what_is_read_counts_as_progress_while_it_is_read(log: CheckpointLog) ->
     log.wait()
     read: list[int] = []
     log.moved = read.append
-    _, found = log.load_newest() or pytest.fail("no checkpoint")
-    assert torch.equal(found["weights"], state["weights"])
-    assert found["name"] == "one"
+    _, loaded = log.load_newest() or pytest.fail("no checkpoint")
+    assert torch.equal(loaded["weights"], state["weights"])
+    assert loaded["name"] == "one"
     size = (folder(log, 5) / STATE).stat().st_size
     assert (
         sum(read) >= 2 * size - 2**16
@@ -107,13 +107,13 @@ def test_values_come_back_as_they_were(log: CheckpointLog) -> None:
     }  # fmt: skip
     log.save(at(1), state, 0.5)
     log.wait()
-    _, found = log.load_newest() or pytest.fail("no checkpoint")
+    _, loaded = log.load_newest() or pytest.fail("no checkpoint")
     for name, value in state.items():
         if isinstance(value, torch.Tensor):
-            assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
-            assert weights_digest({"": found[name]}) == weights_digest({"": value})
+            assert (loaded[name].dtype, loaded[name].shape) == (value.dtype, value.shape)
+            assert weights_digest({"": loaded[name]}) == weights_digest({"": value})
         else:
-            assert found[name] == value
+            assert loaded[name] == value
 
 
 def test_nothing_saved_is_nothing_found(log: CheckpointLog) -> None:
@@ -213,7 +213,9 @@ def test_a_full_disk_is_said_to_be_one_and_leaves_nothing(tmp_path: Path) -> Non
     assert newest(log) == 10
 
 
-def test_other_conditions_are_said_aloud(log: CheckpointLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_conditions_are_said_with_a_warning(
+    log: CheckpointLog, caplog: pytest.LogCaptureFixture
+) -> None:
     save(log, 10)
     manifest = json.loads((folder(log, 10) / MANIFEST).read_text())
     manifest["contract"]["threads"] = "77"

@@ -88,12 +88,13 @@ def damaged(folder: Path, seed: int) -> set[Path]:
     before = contents(folder)
     for _ in range(dice.choice([1, 2, 3, 6])):
         (step,) = dice.choices(STEPS, weights=[1, 1, 1, 3, 9])
-        places = [
-            folder_of(folder, one) for one in (step, dice.choice([one for one in STEPS if one != step]))
+        folders = [
+            folder_of(folder, chosen)
+            for chosen in (step, dice.choice([other for other in STEPS if other != step]))
         ]
         name = dice.choice([STATE, MANIFEST])
-        if all(_intact(place / one) for place in places for one in (STATE, MANIFEST)):
-            dice.choice(DAMAGES)(places[0] / name, places[1] / name, dice)
+        if all(_intact(checkpoint / file_name) for checkpoint in folders for file_name in (STATE, MANIFEST)):
+            dice.choice(DAMAGES)(folders[0] / name, folders[1] / name, dice)
     after = contents(folder)
     return {file for file in before if before[file] != after.get(file)}
 
@@ -120,12 +121,12 @@ def test_the_newest_whole_one_is_used_and_damaged_ones_are_named(
     untouched = [step for step in STEPS if folder_of(tmp_path / "log", step) not in touched]
     log = opened(tmp_path / "log", **KEPT)
     with caplog.at_level(logging.WARNING, "evergreen.checkpoint"):
-        found = newest(log) or 0  # also checks that the state belongs to the step
+        newest_step = newest(log) or 0  # also checks that the state belongs to the step
     # A flipped bit may be in an irrelevant place, such as a score; the checkpoint is then still used.
-    assert found >= max(untouched, default=0)
+    assert newest_step >= max(untouched, default=0)
     for step in steps(log):
-        assert step <= found or f"checkpoint {folder_of(tmp_path / 'log', step)}: " in caplog.text
-    for step in (found + 1, found + 2):  # training must continue, whatever is left in the folder
+        assert step <= newest_step or f"checkpoint {folder_of(tmp_path / 'log', step)}: " in caplog.text
+    for step in (newest_step + 1, newest_step + 2):  # training must continue, whatever is left in the folder
         save(log, step)
         assert newest(opened(tmp_path / "log", **KEPT)) == step
 
@@ -139,8 +140,8 @@ def test_the_damages_reach_states_and_manifests_of_old_and_new_ones(whole: Path,
         shutil.copytree(whole, tmp_path / str(seed))
         for file in damaged(tmp_path / str(seed), seed) or {Path("none")}:
             reached[file.name] = reached.get(file.name, 0) + 1
-        found = newest(opened(tmp_path / str(seed), **KEPT))
-        used[found] = used.get(found, 0) + 1
+        newest_step = newest(opened(tmp_path / str(seed), **KEPT))
+        used[newest_step] = used.get(newest_step, 0) + 1
     assert reached.get("none", 0) < 10
     assert all(reached[name] >= 50 for name in (STATE, MANIFEST))
     assert all(used.get(step, 0) >= 5 for step in STEPS[-3:])

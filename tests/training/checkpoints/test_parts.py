@@ -41,32 +41,33 @@ def writers(count: int) -> list[Writers]:
         def exchange(text: str) -> list[str]:
             texts[rank] = text
             meeting.wait()
-            found = list(texts)
+            exchanged = list(texts)
             meeting.wait()
-            return found
+            return exchanged
 
         return exchange
 
     return [Writers(rank, count, exchange_of(rank), "1.1-a") for rank in range(count)]
 
 
-def opened(place: Path, count: int) -> Logs:
+def opened(root: Path, count: int) -> Logs:
     """The logs of `count` ranks that share a disk."""
     return [
-        CheckpointLog(place / "checkpoints", CheckpointSettings(), KEY, writers=one) for one in writers(count)
+        CheckpointLog(root / "checkpoints", CheckpointSettings(), KEY, writers=member)
+        for member in writers(count)
     ]
 
 
-def stored(place: Path, count: int) -> Logs:
+def stored(root: Path, count: int) -> Logs:
     """The logs of `count` ranks, each with its own disk, and with an object store."""
-    store, prefix = open_store(f"file://{place}/store"), "runs/digits/0123456789abcdef"
-    fence = Fence(place / "fence", StoredRun(store, prefix).begin("driver", at_least=1), 1, "driver")
+    store, prefix = open_store(f"file://{root}/store"), "runs/digits/0123456789abcdef"
+    fence = Fence(root / "fence", StoredRun(store, prefix).begin("driver", at_least=1), 1, "driver")
     StoredRun(store, prefix, fence).enter()
     logs: Logs = []
-    for one in writers(count):
-        run = StoredRun(store, prefix, fence if one.is_first else None)
-        disk = place / f"disk-{count}-{one.rank}"
-        logs.append(StoredCheckpointLog(disk, CheckpointSettings(), KEY, writers=one, stored=run))
+    for member in writers(count):
+        run = StoredRun(store, prefix, fence if member.is_first else None)
+        disk = root / f"disk-{count}-{member.rank}"
+        logs.append(StoredCheckpointLog(disk, CheckpointSettings(), KEY, writers=member, stored=run))
     return logs
 
 
@@ -94,39 +95,39 @@ def save(logs: Logs, step: int) -> list[BaseException | None]:
         logs[rank].wait()
 
     with ThreadPoolExecutor(len(logs)) as pool:
-        return [one.exception() for one in [pool.submit(work, rank) for rank in range(len(logs))]]
+        return [future.exception() for future in [pool.submit(work, rank) for rank in range(len(logs))]]
 
 
-def assert_is(found: dict[str, Any], step: int) -> None:
+def assert_is(loaded: dict[str, Any], step: int) -> None:
     weights = torch.arange(21.0).reshape(7, 3) + step
-    assert torch.equal(found["model"]["weight"].read(0, 7), weights)
+    assert torch.equal(loaded["model"]["weight"].read(0, 7), weights)
     for start in range(7):
         for stop in range(start, 8):
-            assert torch.equal(found["model"]["weight"].read(start, stop - start), weights[start:stop])
-    assert torch.equal(whole(found)["model"]["flattened"], weights)
-    assert torch.equal(found["model"]["flattened"].read(2, 17), weights.flatten()[2:19])
-    assert torch.equal(whole(found)["optimizer"]["state"][0]["momentum"], -weights.to(torch.bfloat16))
-    assert found["model"]["seen"] == step
+            assert torch.equal(loaded["model"]["weight"].read(start, stop - start), weights[start:stop])
+    assert torch.equal(whole(loaded)["model"]["flattened"], weights)
+    assert torch.equal(loaded["model"]["flattened"].read(2, 17), weights.flatten()[2:19])
+    assert torch.equal(whole(loaded)["optimizer"]["state"][0]["momentum"], -weights.to(torch.bfloat16))
+    assert loaded["model"]["seen"] == step
 
 
-@pytest.mark.parametrize("place", [opened, stored])
+@pytest.mark.parametrize("open_logs", [opened, stored])
 @pytest.mark.parametrize("count", [2, 5])
 def test_any_number_of_ranks_reads_what_another_number_wrote(
-    tmp_path: Path, count: int, place: Callable[[Path, int], Logs]
+    tmp_path: Path, count: int, open_logs: Callable[[Path, int], Logs]
 ) -> None:
-    assert save(place(tmp_path, count), 10) == [None] * count
-    for log in (*place(tmp_path, 1), *place(tmp_path, 3)):
-        position, found = log.load_newest() or pytest.fail("no checkpoint")
+    assert save(open_logs(tmp_path, count), 10) == [None] * count
+    for log in (*open_logs(tmp_path, 1), *open_logs(tmp_path, 3)):
+        position, loaded = log.load_newest() or pytest.fail("no checkpoint")
         assert position == at(10)
-        assert_is(found, 10)
+        assert_is(loaded, 10)
 
 
 def test_each_rank_wrote_its_rows_alone(tmp_path: Path) -> None:
     logs = opened(tmp_path, 2)
     save(logs, 10)
     for rank, rows in enumerate(SPLITS[2]):
-        found = load_file(part_files(folder(logs[0], 10), rank)[0])
-        assert {name: len(one) for name, one in found.items()} == {
+        part = load_file(part_files(folder(logs[0], 10), rank)[0])
+        assert {name: len(tensor) for name, tensor in part.items()} == {
             "model/weight": rows,
             "model/flattened": 3 * rows,
             "optimizer/state/0/momentum": rows,
@@ -134,12 +135,12 @@ def test_each_rank_wrote_its_rows_alone(tmp_path: Path) -> None:
     assert sorted(logs[0].folder.glob(".*")) == []  # no half-written part is left
 
 
-@pytest.mark.parametrize("place", [opened, stored])
+@pytest.mark.parametrize("open_logs", [opened, stored])
 @pytest.mark.parametrize("failing", [0, 1])
 def test_without_the_part_of_one_rank_there_is_no_checkpoint(
-    tmp_path: Path, failing: int, place: Callable[[Path, int], Logs], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, failing: int, open_logs: Callable[[Path, int], Logs], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logs = place(tmp_path, 2)
+    logs = open_logs(tmp_path, 2)
     save(logs, 10)
     logs[failing].moved = lambda _: (_ for _ in ()).throw(OSError("disk full"))
     errors = save(logs, 20)
@@ -148,10 +149,10 @@ def test_without_the_part_of_one_rank_there_is_no_checkpoint(
     assert f"worker {failing} did not write its part of a checkpoint: OSError: disk full" in str(
         errors[1 - failing]
     )
-    (log,) = place(tmp_path, 1)
-    position, found = log.load_newest() or pytest.fail("no checkpoint")
+    (log,) = open_logs(tmp_path, 1)
+    position, loaded = log.load_newest() or pytest.fail("no checkpoint")
     assert position == at(10)
-    assert_is(found, 10)
+    assert_is(loaded, 10)
 
 
 def test_a_rank_that_dies_before_all_parts_are_written_leaves_no_checkpoint(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def flip(file: Path) -> None:
 
 
 def replaced(file: Path) -> None:
-    save_file({name: one + 1 for name, one in load_file(file).items()}, file)
+    save_file({name: tensor + 1 for name, tensor in load_file(file).items()}, file)
 
 
 def indexed_elsewhere(file: Path) -> None:
@@ -193,9 +194,9 @@ def test_a_damaged_part_costs_the_checkpoint_not_more(
     save(logs, 10)
     save(logs, 20)
     damage(part_files(folder(logs[0], 20), 1)[number])
-    position, found = opened(tmp_path, 1)[0].load_newest() or pytest.fail("no checkpoint")
+    position, loaded = opened(tmp_path, 1)[0].load_newest() or pytest.fail("no checkpoint")
     assert position == at(10)
-    assert_is(found, 10)
+    assert_is(loaded, 10)
     assert "part 1 is missing, or not the bytes that were written" in caplog.text
 
 

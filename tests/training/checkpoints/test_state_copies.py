@@ -20,6 +20,6 @@ def test_the_newest_copy_stays_while_the_next_is_taken() -> None:
     for turn in range(4):
         taken.append(copies.take({"a": tensor, "more": torch.ones(turn)}))
         tensor += 1
-    assert [int(one["a"][0]) for one in taken[-2:]] == [2, 3]
+    assert [int(copy["a"][0]) for copy in taken[-2:]] == [2, 3]
     assert taken[-1]["a"].data_ptr() == taken[-3]["a"].data_ptr()  # the older copy's memory is used again
     assert taken[-1]["more"].shape == (3,)

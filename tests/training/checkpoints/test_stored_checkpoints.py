@@ -40,7 +40,7 @@ def opened(
 
 
 def stored_steps(store: ObjectStore) -> list[int]:
-    return [one.step for one in StoredRun(store, PREFIX).state().checkpoints]
+    return [checkpoint.step for checkpoint in StoredRun(store, PREFIX).state().checkpoints]
 
 
 def test_another_machine_resumes_with_state_and_points(store: ObjectStore, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def with_step(step: int) -> Callable[[RunState], RunState]:
 
 
 def steps(store: ObjectStore) -> list[int]:
-    return [one.step for one in StoredRun(store, PREFIX).state().checkpoints]
+    return [checkpoint.step for checkpoint in StoredRun(store, PREFIX).state().checkpoints]
 
 
 def test_attempts_are_numbered_upwards(store: ObjectStore) -> None:
@@ -64,7 +64,10 @@ def test_commits_add_up(store: ObjectStore) -> None:
     worker = begun(store)
     worker.commit(with_step(1))
     before, after = worker.commit(with_step(2))
-    assert ([one.step for one in before.checkpoints], [one.step for one in after.checkpoints]) == (
+    assert (
+        [checkpoint.step for checkpoint in before.checkpoints],
+        [checkpoint.step for checkpoint in after.checkpoints],
+    ) == (
         [1],
         [1, 2],
     )
@@ -220,7 +223,7 @@ def test_the_part_of_an_object_whose_upload_was_killed_goes_with_its_attempt_or_
     kill_during_upload(store, f"{second.folder_of('2.1')}/step/a", tmp_path / "a")
     kill_during_upload(store, f"{PREFIX}/log/000000009.json", tmp_path / "a")
     assert second.remove(second.state(), "here/2/a")
-    assert [one for one in (tmp_path / "store").rglob("*") if one.is_file()] == []
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == []
 
 
 def test_a_new_entry_whose_part_is_removed_meanwhile_can_be_tried_again(

@@ -13,20 +13,20 @@ WEIGHTS = {"b.weight": torch.randn(3, 4), "a": torch.randn(2).bfloat16(), "count
 
 def test_weights_come_back_bit_for_bit(tmp_path: Path) -> None:
     save_weights(WEIGHTS, tmp_path / "weights.safetensors")
-    found = load_weights(tmp_path / "weights.safetensors")
-    assert found.keys() == WEIGHTS.keys()
+    loaded = load_weights(tmp_path / "weights.safetensors")
+    assert loaded.keys() == WEIGHTS.keys()
     assert all(
-        torch.equal(found[name], value) and found[name].dtype == value.dtype
+        torch.equal(loaded[name], value) and loaded[name].dtype == value.dtype
         for name, value in WEIGHTS.items()
     )
-    assert weights_digest(found) == weights_digest(WEIGHTS)
+    assert weights_digest(loaded) == weights_digest(WEIGHTS)
 
 
 def test_tied_weights_can_be_saved(tmp_path: Path) -> None:
     tensor = torch.randn(4, 4)
     save_weights({"a": tensor, "b": tensor, "view": tensor.T}, tmp_path / "weights.safetensors")
-    found = load_weights(tmp_path / "weights.safetensors")
-    assert torch.equal(found["view"], found["a"].T)
+    loaded = load_weights(tmp_path / "weights.safetensors")
+    assert torch.equal(loaded["view"], loaded["a"].T)
 
 
 def test_the_digest_sees_names_shapes_types_and_bits() -> None:
@@ -36,7 +36,7 @@ def test_the_digest_sees_names_shapes_types_and_bits() -> None:
     variants = [
         {"x": a}, {"y": a}, {"x": a.reshape(4, 3)}, {"x": a.view(torch.int32)}, {"x": flipped_bit}, {"x": a, "y": a},
     ]  # fmt: skip
-    assert len({weights_digest(one) for one in variants}) == len(variants)
+    assert len({weights_digest(variant) for variant in variants}) == len(variants)
     assert weights_digest({"p": a, "q": a}) == weights_digest({"q": a.clone(), "p": a})
     assert weights_digest({"x": a.T.contiguous().T}) == weights_digest({"x": a})
 

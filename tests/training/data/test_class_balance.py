@@ -22,21 +22,21 @@ def order(many: int, few: int, each: int, seed: int = 0) -> BalancedOrder:
     return balanced_order(mixed, NAMES, SampleOrder(len(mixed), 2 * each, seed))
 
 
-def steps(one: BalancedOrder, count: int) -> list[np.ndarray]:
+def steps(balanced: BalancedOrder, count: int) -> list[np.ndarray]:
     """The rows of the first `count` steps, over epochs."""
-    return [one.global_batch(*divmod(step, one.steps_per_epoch)) for step in range(count)]
+    return [balanced.global_batch(*divmod(step, balanced.steps_per_epoch)) for step in range(count)]
 
 
 @given(
     many=st.integers(1, 60), few=st.integers(1, 60), each=st.integers(1, 16), seed=st.integers(0, 2**63 - 1)
 )
 def test_a_class_is_used_in_whole_passes(many: int, few: int, each: int, seed: int) -> None:
-    one = order(many, few, each, seed)
-    taken = np.stack(steps(one, 20))
+    balanced = order(many, few, each, seed)
+    taken = np.stack(steps(balanced, 20))
     for number, size in enumerate((many, few)):
         stream = taken[:, number::2].reshape(-1)
         passes = [stream[at : at + size] for at in range(0, len(stream) - size + 1, size)]
-        assert all(np.array_equal(np.sort(each_pass), one.classes[number]) for each_pass in passes)
+        assert all(np.array_equal(np.sort(each_pass), balanced.classes[number]) for each_pass in passes)
 
 
 def test_passes_differ_in_their_order() -> None:
@@ -46,18 +46,18 @@ def test_passes_differ_in_their_order() -> None:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_each_worker_has_equally_many_rows_of_each_class(world_size: int) -> None:
-    one = order(70, 5, 8)
-    shares = [one.share(3, 1, rank, world_size) for rank in range(world_size)]
-    assert np.array_equal(np.concatenate(shares), one.global_batch(3, 1))
+    balanced = order(70, 5, 8)
+    shares = [balanced.share(3, 1, rank, world_size) for rank in range(world_size)]
+    assert np.array_equal(np.concatenate(shares), balanced.global_batch(3, 1))
     for share in shares:
-        found = Counter(int(np.isin(row, one.classes[1])) for row in share)
-        assert found[0] == found[1] == 8 // world_size
+        counts = Counter(int(np.isin(row, balanced.classes[1])) for row in share)
+        assert counts[0] == counts[1] == 8 // world_size
 
 
 def test_an_epoch_has_as_many_steps_as_without_balance_and_all_steps_are_full() -> None:
-    one, plain = order(70, 5, 8), SampleOrder(75, 16, 0)
-    assert one.steps_per_epoch == plain.steps_per_epoch == 5
-    assert {stop - start for start, stop in map(one.bounds, range(5))} == {16}
+    balanced, plain = order(70, 5, 8), SampleOrder(75, 16, 0)
+    assert balanced.steps_per_epoch == plain.steps_per_epoch == 5
+    assert {stop - start for start, stop in map(balanced.bounds, range(5))} == {16}
 
 
 @pytest.mark.parametrize(

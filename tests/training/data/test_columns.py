@@ -70,23 +70,23 @@ def test_selected_rows_are_on_disk_and_leave_no_file(
 
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_columns_that_were_changed_are_unpacked_anew(
+def test_columns_that_were_changed_are_unpacked_again(
     copy: DatasetVersion, caplog: pytest.LogCaptureFixture, name: str, damage: Callable[[Path], None]
 ) -> None:
-    place = Path(copy.path) / ".columns-train"
+    folder = Path(copy.path) / ".columns-train"
     first = open_columns(copy, "train")
-    assert {file.name for file in place.iterdir()} == set(COLUMNS)
-    whole = {file.name: file.read_bytes() for file in place.iterdir()}
+    assert {file.name for file in folder.iterdir()} == set(COLUMNS)
+    whole = {file.name: file.read_bytes() for file in folder.iterdir()}
     images = np.array(first.inputs)
-    damage(place / name)
+    damage(folder / name)
     again = open_columns(copy, "train")
-    assert {file.name: file.read_bytes() for file in place.iterdir()} == whole
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == whole
     assert np.array_equal(again.inputs, images)
-    assert f"{place / name}: not what was written" in caplog.text or name == "checksums.json"
-    assert {path.name for path in place.parent.glob(".*")} == {place.name, f"{place.name}.lock"}
+    assert f"{folder / name}: not what was written" in caplog.text or name == "checksums.json"
+    assert {path.name for path in folder.parent.glob(".*")} == {folder.name, f"{folder.name}.lock"}
 
 
-def test_columns_of_another_split_or_version_are_unpacked_anew(copy: DatasetVersion) -> None:
+def test_columns_of_another_split_or_version_are_unpacked_again(copy: DatasetVersion) -> None:
     train, test = (np.array(open_columns(copy, split).targets) for split in ("train", "test"))
     places = [Path(copy.path) / f".columns-{split}" for split in ("train", "test")]
     places[0].rename(places[0].with_name("aside"))
@@ -122,13 +122,13 @@ def test_changed_columns_of_a_damaged_version_are_not_used(copy: DatasetVersion)
 def test_a_disk_that_damages_what_is_written_is_named(
     copy: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unpack = unpacked._unpack_anew
+    unpack = unpacked._unpack_again
 
     def unpack_badly(folder: Path, *rest: Any) -> None:
         unpack(folder, *rest)
         flipped(folder / "inputs.npy")
 
-    monkeypatch.setattr(unpacked, "_unpack_anew", unpack_badly)
+    monkeypatch.setattr(unpacked, "_unpack_again", unpack_badly)
     with pytest.raises(DataError, match=r"inputs\.npy: damaged again .*Check the disk"):
         open_columns(copy, "train")
 

@@ -203,9 +203,9 @@ def test_the_code_of_the_transform_changes_the_fingerprint(
     digests = dataset.code_digests
 
     def edited(*roots: str) -> dict[str, str]:
-        found = digests(*roots)
-        assert f"training.{name}" in found
-        return found | {f"training.{name}": "edited"}
+        module_digests = digests(*roots)
+        assert f"training.{name}" in module_digests
+        return module_digests | {f"training.{name}": "edited"}
 
     monkeypatch.setattr(dataset, "code_digests", edited)
     assert fingerprint(FILES, DataSettings()) != before

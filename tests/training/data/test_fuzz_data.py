@@ -50,15 +50,15 @@ def right(whole: DatasetVersion) -> Rows:
 
 def rows_of(version: DatasetVersion) -> Rows:
     """Everything that a training reads from a version."""
-    found: Rows = {}
+    rows: Rows = {}
     for split in SPLITS:
         columns = open_columns(version, split)
-        found[split] = (
+        rows[split] = (
             np.ascontiguousarray(columns.inputs).tobytes(),
             columns.targets.tobytes(),
             columns.digests.tobytes(),
         )
-    return found
+    return rows
 
 
 def truncate(file: Path, others: list[Path], dice: random.Random) -> None:
@@ -125,13 +125,13 @@ def damaged(version: DatasetVersion, seed: int) -> set[Path]:
     before = contents(Path(version.path))
     files = sorted(before)
     kinds = (
-        [one for one in files if ".columns" in str(one)],
-        [one for one in files if ".columns" not in str(one)],
+        [path for path in files if ".columns" in str(path)],
+        [path for path in files if ".columns" not in str(path)],
     )
     for _ in range(dice.choice([1, 1, 2])):
         file = dice.choice(dice.choice(kinds))
         if file.exists() and file.stat().st_size:
-            there = [one for one in files if one.exists() and one != file]
+            there = [other for other in files if other.exists() and other != file]
             dice.choice(DAMAGES)(file, there, dice)
     after = contents(Path(version.path))
     return {file for file in before.keys() | after.keys() if before.get(file) != after.get(file)}
@@ -139,9 +139,9 @@ def damaged(version: DatasetVersion, seed: int) -> set[Path]:
 
 def damaged_copy(whole: DatasetVersion, home: Home, seed: int) -> tuple[DatasetVersion, set[Path]]:
     """Copy the version to `home` and damage it; returns the copy and its damaged part files and manifest."""
-    place = home.dataset("pets", whole.fingerprint)
-    shutil.copytree(whole.path, place)
-    version = whole.model_copy(update={"path": str(place)})
+    folder = home.dataset("pets", whole.fingerprint)
+    shutil.copytree(whole.path, folder)
+    version = whole.model_copy(update={"path": str(folder)})
     changed = damaged(version, seed)
     return version, {
         file
@@ -163,7 +163,7 @@ def test_damage_is_noticed_or_does_not_matter(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_damaged_is_made_anew(
+def test_what_is_damaged_is_made_again(
     source: Source, whole: DatasetVersion, right: Rows, home: Home, seed: int
 ) -> None:
     version, _ = damaged_copy(whole, home, seed)

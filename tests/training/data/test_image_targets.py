@@ -42,15 +42,15 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
 def test_each_image_keeps_its_number(scans: DatasetVersion) -> None:
     pixels = pixels_of(ROWS)
     expected = {picture.tobytes(): ink for picture, ink in zip(pixels, ink_of(pixels).tolist(), strict=True)}
-    found = {}
+    numbers = {}
     for split in prepare.SPLITS:
         for table in read_parts(scans, split, ["image", "label"]):
             assert table.schema.field("label").type == pa.float64()
-            found |= dict(zip(table["image"].to_pylist(), table["label"].to_pylist(), strict=True))
+            numbers |= dict(zip(table["image"].to_pylist(), table["label"].to_pylist(), strict=True))
         columns = open_columns(scans, split)
         assert columns.targets.dtype == np.float64
         assert [expected[image.tobytes()] for image in columns.inputs] == columns.targets.tolist()
-    assert found == expected
+    assert numbers == expected
     assert (scans.rows("train") > scans.rows("test") > 0) is True
     assert (scans.problem, scans.classes, scans.label_counts) == ("regression", (), {"train": (), "test": ()})
     assert (scans.shape, scans.has_images) == ((1, 8, 8), True)
@@ -74,15 +74,15 @@ def test_shards_do_not_show(tmp_path: Path, scans: DatasetVersion, monkeypatch: 
     root = write_folder(tmp_path / "scans", ROWS)
     monkeypatch.setattr(prepare, "_SHARD_ROWS", 50)
     monkeypatch.setattr(shards, "_BATCH_ROWS", 7)
-    one, two = (version_of(Home(tmp_path / name), root) for name in ("one", "two"))
-    assert len(one.parts["train"]) > 1
-    assert one.parts == two.parts
+    first, second = (version_of(Home(tmp_path / name), root) for name in ("one", "two"))
+    assert len(first.parts["train"]) > 1
+    assert first.parts == second.parts
     whole, cut = (
         pa.concat_tables(read_parts(version, "train", ["image", "label", "source"]))
-        for version in (scans, one)
+        for version in (scans, first)
     )
     assert whole.equals(cut)
-    assert (one.table, one.mean, one.std) == (scans.table, scans.mean, scans.std)
+    assert (first.table, first.mean, first.std) == (scans.table, scans.mean, scans.std)
 
 
 def test_images_in_parquet_make_the_same_rows(home: Home, tmp_path: Path, scans: DatasetVersion) -> None:
@@ -203,9 +203,11 @@ def test_ray_writes_the_same_bytes(home: Home, tmp_path: Path, monkeypatch: pyte
             prepare.write_raw(files, shard, settings, folder)
             for shard in prepare.plan_shards(files, settings)
         ]
-        place = home.dataset("scans", f"{with_ray}")
+        version_folder = home.dataset("scans", f"{with_ray}")
         made.append(
-            versions.make_version("scans", "0", files, raw, settings, place, with_ray, problem="regression")
+            versions.make_version(
+                "scans", "0", files, raw, settings, version_folder, with_ray, problem="regression"
+            )
         )
     assert len(made[0].parts["train"]) > 1
     assert made[0].model_copy(update={"path": ""}) == made[1].model_copy(update={"path": ""})
@@ -216,6 +218,6 @@ def test_ray_writes_the_same_bytes(home: Home, tmp_path: Path, monkeypatch: pyte
 def test_ray_reads_the_numbers(scans: DatasetVersion) -> None:
     rows = versions.ray_dataset(scans, "train").take_all()
     columns = open_columns(scans, "train")
-    found = {row["image"].tobytes(): row["label"] for row in rows}
-    assert {image.tobytes() for image in columns.inputs} == found.keys()
-    assert [found[image.tobytes()] for image in columns.inputs] == columns.targets.tolist()
+    numbers = {row["image"].tobytes(): row["label"] for row in rows}
+    assert {image.tobytes() for image in columns.inputs} == numbers.keys()
+    assert [numbers[image.tobytes()] for image in columns.inputs] == columns.targets.tolist()

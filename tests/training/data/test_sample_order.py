@@ -144,7 +144,7 @@ def test_steps_have_the_global_batch_size_but_for_the_last(order: SampleOrder) -
 def test_a_small_rest_joins_the_step_before(rows: int, batch: int, sizes: list[int]) -> None:
     order = SampleOrder(rows, batch, seed=5)
     batches = [order.global_batch(0, step) for step in range(order.steps_per_epoch)]
-    assert [len(one) for one in batches] == sizes
+    assert [len(step_rows) for step_rows in batches] == sizes
     assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(rows))
 
 

@@ -33,7 +33,7 @@ def test_the_version_of_pillow_counts_for_images_that_it_decodes_or_resizes(
     before = [of(source, tmp_path, **data) for source, data in cases]
     monkeypatch.setattr(PIL, "__version__", "99.0.0")
     after = [of(source, tmp_path, **data) for source, data in cases]
-    changed = [one != other for one, other in zip(before, after, strict=True)]
+    changed = [old != new for old, new in zip(before, after, strict=True)]
     assert changed == [True, True, True, False, False]
 
 

@@ -61,9 +61,9 @@ class ProblemContract(ABC):
             champion_version="1",
             predictions="predictions.parquet",
         ).model_dump_json()
-        found = Evaluation.model_validate_json(stored)
-        assert (found.candidate, found.champion) == (score, score)
-        assert problem_of(found.candidate) == self.problem()
+        evaluation = Evaluation.model_validate_json(stored)
+        assert (evaluation.candidate, evaluation.champion) == (score, score)
+        assert problem_of(evaluation.candidate) == self.problem()
 
     def test_the_gate_compares_its_rows_and_equal_models_never_win(self) -> None:
         targets = self.targets()
@@ -101,8 +101,8 @@ class ProblemContract(ABC):
         whole = self.problem().torch_sums(output, targets, self.version())
         first = self.problem().torch_sums(output[:cut], targets[:cut], self.version())
         rest = self.problem().torch_sums(output[cut:], targets[cut:], self.version())
-        for total, one, other in zip(whole, first, rest, strict=True):
-            assert float(total.detach()) == pytest.approx(float((one + other).detach()), rel=1e-5)
+        for total, first_sum, rest_sum in zip(whole, first, rest, strict=True):
+            assert float(total.detach()) == pytest.approx(float((first_sum + rest_sum).detach()), rel=1e-5)
 
     def test_the_loss_has_a_gradient_and_the_metric_has_none(self) -> None:
         output = self.outputs()
@@ -126,7 +126,7 @@ class ProblemContract(ABC):
         predictions = self.problem().torch_predictions(self.outputs(), self.version()).detach().numpy()
         worse, best = self.scored(predictions), self.scored(self.perfect())
         assert self.problem().floor_value(worse) < 1
-        ours, theirs = (getattr(one, self.problem().metric) for one in (worse, best))
+        ours, theirs = (getattr(score, self.problem().metric) for score in (worse, best))
         assert (ours < theirs) is self.problem().greater_is_better
 
     def test_a_prediction_that_is_not_finite_names_its_row(self) -> None:

@@ -207,14 +207,14 @@ def test_order_of_rows_and_of_models_does_not_matter(seed, rows, classes):
     assert back.class_changes == tuple((lost, gained) for gained, lost in pairs.class_changes)
     assert (back.both_right, back.both_wrong) == (pairs.both_right, pairs.both_wrong)
     assert pairs.both_right + pairs.only_candidate_right == round(scored(labels, ours).accuracy * rows)
-    one, other = scored(labels, ours), scored(labels[mixed], ours[mixed])
-    assert (one.classes, one.confusion, one.low, one.high) == (
+    ordered, other = scored(labels, ours), scored(labels[mixed], ours[mixed])
+    assert (ordered.classes, ordered.confusion, ordered.low, ordered.high) == (
         other.classes,
         other.confusion,
         other.low,
         other.high,
     )
-    assert one.log_loss == pytest.approx(other.log_loss)
+    assert ordered.log_loss == pytest.approx(other.log_loss)
 
 
 def test_worst_mistakes_come_by_probability_then_by_row():
@@ -222,14 +222,14 @@ def test_worst_mistakes_come_by_probability_then_by_row():
     probabilities = np.array(
         [[0.25, 0.75, 0], [0.5, 0.25, 0.25], [0.75, 0, 0.25], [0, 0, 1], [0.5, 0.25, 0.25]], dtype=np.float32
     )
-    found = worst_mistakes(labels, probabilities, CLASSES)
-    assert [(one.row, one.truth, one.predicted, one.probability) for one in found] == [
+    mistakes = worst_mistakes(labels, probabilities, CLASSES)
+    assert [(mistake.row, mistake.truth, mistake.predicted, mistake.probability) for mistake in mistakes] == [
         (3, "dog", "owl", 1.0),
         (0, "cat", "dog", 0.75),
         (2, "dog", "cat", 0.75),
         (4, "owl", "cat", 0.5),
     ]
-    assert worst_mistakes(labels, probabilities, CLASSES, limit=2) == found[:2]
+    assert worst_mistakes(labels, probabilities, CLASSES, limit=2) == mistakes[:2]
 
 
 def test_no_mistakes_when_all_is_right():
@@ -239,9 +239,9 @@ def test_no_mistakes_when_all_is_right():
 
 def test_many_equal_mistakes_come_by_row():
     labels, top = np.zeros(500, dtype=np.int64), np.random.default_rng(5).choice([0.625, 0.75], size=500)
-    found = worst_mistakes(labels, np.stack([1 - top, top], axis=1).astype(np.float32), CLASSES, limit=500)
+    mistakes = worst_mistakes(labels, np.stack([1 - top, top], axis=1).astype(np.float32), CLASSES, limit=500)
     expected = [*np.flatnonzero(top == 0.75), *np.flatnonzero(top == 0.625)]
-    assert [one.row for one in found] == expected
+    assert [mistake.row for mistake in mistakes] == expected
 
 
 def test_scoring_imports_neither_scikit_learn_nor_scipy() -> None:

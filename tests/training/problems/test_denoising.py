@@ -175,11 +175,11 @@ def test_a_model_that_knows_its_image_generates_it() -> None:
     version = images_of(mean=(0.5,), std=(0.25,))
     pixels = torch.arange(16).reshape(SHAPE) * 16
     image = (pixels / 255 - 0.5) / 0.25
-    found = generated_images(built(image), version, 3)
-    assert (found.shape, found.dtype) == ((2, 3, *SHAPE), np.uint8)
-    assert np.array_equal(found[1], np.broadcast_to(pixels.numpy(), (3, *SHAPE)))
-    assert not np.array_equal(found[0, 0], found[0, 1])  # class 0 stays noise
-    assert np.array_equal(found, generated_images(built(image), version, 3))
+    generated = generated_images(built(image), version, 3)
+    assert (generated.shape, generated.dtype) == ((2, 3, *SHAPE), np.uint8)
+    assert np.array_equal(generated[1], np.broadcast_to(pixels.numpy(), (3, *SHAPE)))
+    assert not np.array_equal(generated[0, 0], generated[0, 1])  # class 0 stays noise
+    assert np.array_equal(generated, generated_images(built(image), version, 3))
 
 
 def test_images_are_generated_for_some_classes_only() -> None:
@@ -224,10 +224,13 @@ class Half(nn.Module):
 def test_scores_by_class_and_interval() -> None:
     targets = np.array([0, 0, 1], np.int64)
     errors = np.array([[0.2, 9, 9], [0.4, 9, 9], [9, 0.6, 9]], np.float32)
-    found = score(targets, errors, CLASSES, 0.95, 1.0, 1.0)
-    assert found.noise_error == pytest.approx(0.4)
-    assert found.low < 0.4 < found.high
-    assert [(one.rows, one.noise_error and round(one.noise_error, 6)) for one in found.classes] == [
+    noise_score = score(targets, errors, CLASSES, 0.95, 1.0, 1.0)
+    assert noise_score.noise_error == pytest.approx(0.4)
+    assert noise_score.low < 0.4 < noise_score.high
+    assert [
+        (class_score.rows, class_score.noise_error and round(class_score.noise_error, 6))
+        for class_score in noise_score.classes
+    ] == [
         (2, 0.3),
         (1, 0.6),
         (0, None),
@@ -259,8 +262,8 @@ def test_the_description_of_a_model_explains_the_metric() -> None:
         "on 60 test images"
     )
     varying = contract.perfect() + np.linspace(0.2, 0.3, len(contract.targets()), dtype=np.float32)[:, None]
-    found = contract.scored(varying)
-    assert Denoising().in_words(found, "60 test images") == (
-        f"mean squared error of the predicted noise 0.25 (95\N{NO-BREAK SPACE}% confidence: {found.low:.4g} to "
-        f"{found.high:.4g}, images taken as independent) on 60 test images"
+    noise_score = contract.scored(varying)
+    assert Denoising().in_words(noise_score, "60 test images") == (
+        f"mean squared error of the predicted noise 0.25 (95\N{NO-BREAK SPACE}% confidence: {noise_score.low:.4g} to "
+        f"{noise_score.high:.4g}, images taken as independent) on 60 test images"
     )

@@ -30,13 +30,13 @@ def logits() -> torch.Tensor:
 
 def test_each_token_after_the_first_counts_and_padding_does_not() -> None:
     given = logits()
-    found = row_losses(given, IDS, PADDING)
+    losses = row_losses(given, IDS, PADDING)
     each = torch.log_softmax(given, 2)
     first = -sum(each[0, at, IDS[0, at + 1]] for at in range(5)) / 5
     second = -(each[1, 0, 7] + each[1, 1, 1]) / 2
-    assert torch.allclose(found, torch.tensor([[first, 5], [second, 2], [0, 0]]))
+    assert torch.allclose(losses, torch.tensor([[first, 5], [second, 2], [0, 0]]))
     given[1, 2:] = given[0, 5] = 1e4  # logits after which no token is predicted
-    assert torch.equal(row_losses(given, IDS, PADDING), found)
+    assert torch.equal(row_losses(given, IDS, PADDING), losses)
 
 
 def test_a_step_s_loss_is_the_mean_over_its_tokens_however_rows_are_divided() -> None:
@@ -83,10 +83,10 @@ def test_a_module_without_logits_for_each_token_is_refused() -> None:
 
 def test_the_perplexity_weighs_tokens_and_not_texts() -> None:
     tokens = np.array([1.0, 9.0])
-    found = score(tokens, np.array([[5.0, 1.0], [1.0, 9.0]], np.float32), 0.95, 1.0, 1.0)
-    assert found.loss_per_token == pytest.approx(1.4)
-    assert found.perplexity == pytest.approx(math.exp(1.4))
-    assert found.low <= found.perplexity <= found.high
+    result = score(tokens, np.array([[5.0, 1.0], [1.0, 9.0]], np.float32), 0.95, 1.0, 1.0)
+    assert result.loss_per_token == pytest.approx(1.4)
+    assert result.perplexity == pytest.approx(math.exp(1.4))
+    assert result.low <= result.perplexity <= result.high
 
 
 def test_the_interval_holds_the_true_perplexity_as_often_as_it_says() -> None:
@@ -95,8 +95,8 @@ def test_the_interval_holds_the_true_perplexity_as_often_as_it_says() -> None:
     for _ in range(tries):
         tokens = draw.integers(1, 40, 200).astype(np.float64)
         losses = draw.gamma(4, 0.5, 200)
-        found = score(tokens, np.stack([losses, tokens], 1).astype(np.float32), 0.95, 1.0, 1.0)
-        hits += found.low <= math.exp(2) <= found.high
+        result = score(tokens, np.stack([losses, tokens], 1).astype(np.float32), 0.95, 1.0, 1.0)
+        hits += result.low <= math.exp(2) <= result.high
     assert 0.92 < hits / tries < 0.98
 
 
@@ -105,8 +105,8 @@ def test_models_with_different_tokenizers_are_compared_by_the_likelihood_of_each
     ours = np.array([[2.0, 10.0], [2.0, 20.0]], np.float32)
     theirs = np.array([[4.0, 5.0], [2.0, 25.0]], np.float32)  # 20 and 50 nats, against 20 and 40
     columns: dict[str, Any] = {"digest": np.arange(2, dtype=np.uint64), "label": tokens}
-    for name, found in (("candidate", ours), ("champion", theirs)):
-        columns |= {name + end: values for end, values in problem.row_columns(tokens, found).items()}
+    for name, predictions in (("candidate", ours), ("champion", theirs)):
+        columns |= {name + end: values for end, values in problem.row_columns(tokens, predictions).items()}
     compared = gate_of(problem.name).outcomes(pa.table(columns), "champion").compared("better", 0.0)
     assert (compared.gained, compared.lost) == (1, 0)
     assert compared.difference == pytest.approx(10 / 30)
@@ -128,9 +128,9 @@ def test_predict_writes_losses_and_sums_them_by_tokens() -> None:
 
 @pytest.mark.parametrize("tokens", [[7.0], [7.0, 30.0, 13.0]], ids=["one text", "equal losses"])
 def test_no_interval_is_printed_if_the_losses_do_not_vary(tokens: list[float]) -> None:
-    predictions = np.array([[2.3, one] for one in tokens], np.float32)
-    found = score(np.array(tokens), predictions, 0.95, 1.0, 1.0)
+    predictions = np.array([[2.3, count] for count in tokens], np.float32)
+    result = score(np.array(tokens), predictions, 0.95, 1.0, 1.0)
     said = "9.974 (no interval: the losses per token of the test texts do not vary)"
-    assert LanguageModel().not_finite(found) == []
-    assert LanguageModel().headline(found).startswith(f"test perplexity {said}, 2.3000 nats per token")
-    assert LanguageModel().in_words(found, "test texts").startswith(f"perplexity {said} on ")
+    assert LanguageModel().not_finite(result) == []
+    assert LanguageModel().headline(result).startswith(f"test perplexity {said}, 2.3000 nats per token")
+    assert LanguageModel().in_words(result, "test texts").startswith(f"perplexity {said} on ")

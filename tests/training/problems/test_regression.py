@@ -48,29 +48,29 @@ def noisy(rows=500, seed=0, size=5.0):
 
 
 def test_scores_by_hand():
-    found = scored([1, 2, 3, 4], [2, 2, 3, 1])
-    assert found.rmse == pytest.approx(math.sqrt((1 + 9) / 4))
-    assert found.mae == pytest.approx(1.0)
-    assert found.r2 == pytest.approx(1 - 10 / 5)
-    assert found.median_error == pytest.approx(0.5)
-    assert found.bias == pytest.approx(-0.5)
-    assert found.low < found.rmse < found.high
+    result = scored([1, 2, 3, 4], [2, 2, 3, 1])
+    assert result.rmse == pytest.approx(math.sqrt((1 + 9) / 4))
+    assert result.mae == pytest.approx(1.0)
+    assert result.r2 == pytest.approx(1 - 10 / 5)
+    assert result.median_error == pytest.approx(0.5)
+    assert result.bias == pytest.approx(-0.5)
+    assert result.low < result.rmse < result.high
 
 
 def test_scores_are_those_of_scikit_learn():
     from sklearn.metrics import mean_absolute_error, median_absolute_error, r2_score, root_mean_squared_error
 
     targets, predictions = noisy()
-    found = scored(targets, predictions)
-    assert found.rmse == pytest.approx(root_mean_squared_error(targets, predictions))
-    assert found.mae == pytest.approx(mean_absolute_error(targets, predictions))
-    assert found.r2 == pytest.approx(r2_score(targets, predictions))
-    assert found.median_error == pytest.approx(median_absolute_error(targets, predictions))
+    result = scored(targets, predictions)
+    assert result.rmse == pytest.approx(root_mean_squared_error(targets, predictions))
+    assert result.mae == pytest.approx(mean_absolute_error(targets, predictions))
+    assert result.r2 == pytest.approx(r2_score(targets, predictions))
+    assert result.median_error == pytest.approx(median_absolute_error(targets, predictions))
 
 
 def test_a_perfect_model():
-    found = scored([1, 2, 3], [1, 2, 3])
-    assert (found.rmse, found.low, found.high, found.mae, found.r2, found.bias) == (0, 0, 0, 0, 1, 0)
+    result = scored([1, 2, 3], [1, 2, 3])
+    assert (result.rmse, result.low, result.high, result.mae, result.r2, result.bias) == (0, 0, 0, 0, 1, 0)
 
 
 @pytest.mark.parametrize("constant", [7.0, 0.1])
@@ -91,12 +91,12 @@ def test_predicting_the_mean_has_r2_0_and_worse_predictions_have_less():
 def test_scores_do_not_depend_on_the_order_and_follow_the_unit():
     targets, predictions = noisy()
     mixed = np.random.default_rng(1).permutation(len(targets))
-    one, other = scored(targets, predictions), scored(targets[mixed], predictions[mixed])
+    ordered, other = scored(targets, predictions), scored(targets[mixed], predictions[mixed])
     scaled = scored(targets * 8, predictions * 8)  # a power of two: no rounding
     for name in ("rmse", "low", "high", "mae", "median_error", "bias"):
-        assert getattr(other, name) == pytest.approx(getattr(one, name))
-        assert getattr(scaled, name) == pytest.approx(8 * getattr(one, name))
-    assert scaled.r2 == pytest.approx(one.r2)
+        assert getattr(other, name) == pytest.approx(getattr(ordered, name))
+        assert getattr(scaled, name) == pytest.approx(8 * getattr(ordered, name))
+    assert scaled.r2 == pytest.approx(ordered.r2)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
@@ -118,9 +118,13 @@ def test_impossible_input_is_refused():
 
 def test_the_largest_errors_come_first_without_exact_rows():
     targets, predictions = np.array([1.0, 2, 3, 4, 5]), np.array([1, 5, 3, -1, 2], np.float32)
-    found = largest_errors(targets, predictions)
-    assert [(one.row, one.truth, one.predicted) for one in found] == [(3, 4, -1), (1, 2, 5), (4, 5, 2)]
-    assert [one.row for one in largest_errors(targets, predictions, limit=1)] == [3]
+    largest = largest_errors(targets, predictions)
+    assert [(error.row, error.truth, error.predicted) for error in largest] == [
+        (3, 4, -1),
+        (1, 2, 5),
+        (4, 5, 2),
+    ]
+    assert [error.row for error in largest_errors(targets, predictions, limit=1)] == [3]
 
 
 # --- the interval
@@ -139,7 +143,7 @@ def test_the_interval_covers_the_true_error_about_as_often_as_promised(kind, row
     """Coverage at 0.95. No interval from 100 rows alone covers 95 % for heavy tails: the tail is often not in them."""
     draw, truth = ERRORS[kind]
     samples = np.square(draw(np.random.default_rng(7), (2000, rows)))
-    limits = np.array([mean_interval(one, 0.95) for one in samples])
+    limits = np.array([mean_interval(sample, 0.95) for sample in samples])
     covered = ((limits[:, 0] <= truth) & (truth <= limits[:, 1])).mean()
     assert least <= covered <= 0.97
     deviation = norm.ppf(0.975) * samples.std(axis=1, ddof=1) / math.sqrt(rows)
@@ -188,9 +192,9 @@ def test_the_corrected_score_of_a_symmetric_sample_is_the_plain_one():
 def test_sums_do_not_depend_on_how_rows_are_split_into_batches(cuts):
     output, targets = torch.randn(10, 1), torch.randn(10, dtype=torch.float64) * 20 + 100
     pieces = [slice(a, b) for a, b in zip([0, *cuts], [*cuts, 10], strict=True)]
-    sums = [REGRESSION.torch_sums(output[one], targets[one], version()) for one in pieces]
+    sums = [REGRESSION.torch_sums(output[piece], targets[piece], version()) for piece in pieces]
     whole = REGRESSION.torch_sums(output, targets, version())
-    assert float(sum(one for one, _ in sums)) == pytest.approx(float(whole[0]), rel=1e-6)
+    assert float(sum(loss for loss, _ in sums)) == pytest.approx(float(whole[0]), rel=1e-6)
     assert float(sum(other for _, other in sums)) == pytest.approx(float(whole[1]), rel=1e-12)
 
 
@@ -200,8 +204,8 @@ def test_the_reduced_sum_is_the_rmse_of_the_predictions():
     predictions = REGRESSION.torch_predictions(output, version())
     assert predictions.shape == (50,)
     assert predictions.dtype == torch.float32
-    found = scored(targets.numpy(), predictions.numpy())
-    assert REGRESSION.reduced(float(total), 50) == pytest.approx(found.rmse, rel=1e-5)
+    result = scored(targets.numpy(), predictions.numpy())
+    assert REGRESSION.reduced(float(total), 50) == pytest.approx(result.rmse, rel=1e-5)
     assert float(loss) * 20**2 == pytest.approx(float(total), rel=1e-5)
     assert total.dtype == torch.float64
 
@@ -251,24 +255,24 @@ def test_the_metrics_of_a_release_have_their_names():
         learning_rate=0.1, images_per_s=1.0, rows=1, checksum=0,
     )  # fmt: skip
     ours, theirs = scored([1, 2, 3], [1, 2, 4]), scored([1, 2, 3], [1, 2, 5])
-    found = REGRESSION.release_metrics(ours, theirs, row)
-    assert set(found) == {
+    metrics = REGRESSION.release_metrics(ours, theirs, row)
+    assert set(metrics) == {
         "rmse", "rmse_low", "rmse_high", "mae", "r2", "validation_loss", "validation_rmse", "latency_ms",
         "champion_rmse",
     }  # fmt: skip
-    assert (found["validation_loss"], found["validation_rmse"]) == (2.0, 3.0)
+    assert (metrics["validation_loss"], metrics["validation_rmse"]) == (2.0, 3.0)
     assert "champion_rmse" not in REGRESSION.release_metrics(ours, None, row)
 
 
 def test_the_texts_for_people():
     targets, predictions = noisy(10_788, size=5.0)
-    found = scored(targets * 100, predictions * 100)
-    words = REGRESSION.in_words(found, "10,788 test rows")
-    assert words.startswith(f"RMSE {found.rmse:.4g} (95\N{NO-BREAK SPACE}% confidence: {found.low:.4g} to ")
-    assert words.endswith(f"R² {found.r2:.4f}, on 10,788 test rows")
-    assert f" to {found.high:.4g}, rows taken as independent), R² " in words
-    assert REGRESSION.headline(found).startswith(f"test RMSE {found.rmse:.4g} ({found.low:.4g} to ")
-    assert REGRESSION.against(found, found) == f"RMSE {shown(found.rmse)} against {shown(found.rmse)}"
+    result = scored(targets * 100, predictions * 100)
+    words = REGRESSION.in_words(result, "10,788 test rows")
+    assert words.startswith(f"RMSE {result.rmse:.4g} (95\N{NO-BREAK SPACE}% confidence: {result.low:.4g} to ")
+    assert words.endswith(f"R² {result.r2:.4f}, on 10,788 test rows")
+    assert f" to {result.high:.4g}, rows taken as independent), R² " in words
+    assert REGRESSION.headline(result).startswith(f"test RMSE {result.rmse:.4g} ({result.low:.4g} to ")
+    assert REGRESSION.against(result, result) == f"RMSE {shown(result.rmse)} against {shown(result.rmse)}"
     assert REGRESSION.floor_text(0.98123) == ("R²", "0.9812")
     assert [shown(value) for value in (561.26, 0.0123456, 12345678.9, 0)] == [
         "561.3",
@@ -280,13 +284,13 @@ def test_the_texts_for_people():
 
 @pytest.mark.parametrize("targets", [[1.0], [1.0, 2.0, 3.0]], ids=["one row", "equal errors"])
 def test_no_interval_is_printed_if_the_errors_do_not_vary(targets):
-    found = scored(targets, [one + 2 for one in targets])
-    assert (found.low, found.rmse, found.high) == (2, 2, 2)
-    assert REGRESSION.not_finite(found) == []
-    assert REGRESSION.headline(found) == (
-        f"test RMSE 2 (no interval: the errors of the test rows do not vary), R² {found.r2:.4f}"
+    result = scored(targets, [target + 2 for target in targets])
+    assert (result.low, result.rmse, result.high) == (2, 2, 2)
+    assert REGRESSION.not_finite(result) == []
+    assert REGRESSION.headline(result) == (
+        f"test RMSE 2 (no interval: the errors of the test rows do not vary), R² {result.r2:.4f}"
     )
-    assert REGRESSION.in_words(found, "test rows").startswith(
+    assert REGRESSION.in_words(result, "test rows").startswith(
         "RMSE 2 (no interval: the errors of the test rows do not vary), R² "
     )
 

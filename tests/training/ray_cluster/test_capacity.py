@@ -82,8 +82,8 @@ def decided() -> dict[str, Any]:
             text=True,
             check=True,
         )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    decisions: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return decisions
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_stream_needs_a_whole_cpu_of_one_node(
     cpus: tuple[int, ...], workers: int, share: float, strategy: str, left: bool
 ) -> None:
     options = ScalingSettings.model_validate({"placement_strategy": strategy})
-    assert bool(leaves_a_cpu([(one, 0.0) for one in cpus], workers, share, 0.0, options)) is left
+    assert bool(leaves_a_cpu([(node_cpus, 0.0) for node_cpus in cpus], workers, share, 0.0, options)) is left
 
 
 def test_a_node_without_gpus_keeps_its_cpus_for_a_stream() -> None:

@@ -67,7 +67,7 @@ def test_ray_is_not_in_this_process_group() -> None:
     from ray._private.worker import _global_node
 
     assert _global_node is not None
-    processes = [one.process.pid for kind in _global_node.all_processes.values() for one in kind]
+    processes = [info.process.pid for kind in _global_node.all_processes.values() for info in kind]
     assert len(processes) >= 2
     assert os.getpgid(0) not in {os.getpgid(pid) for pid in processes}
 

@@ -36,33 +36,33 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
             check=True,
         )
     # Ray may print afterwards that the node is dead.
-    found: dict[str, Any] = json.loads(
+    result: dict[str, Any] = json.loads(
         next(line for line in done.stdout.splitlines() if line.startswith(b"{"))
     )
-    return found
+    return result
 
 
 @pytest.mark.slow
 def test_training_shrinks_with_a_lost_node_and_grows_with_a_new_one(
     home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = run("elastic", "0.03", home, small_version, tmp_path)
-    assert found["world_sizes"][0] == 2
-    assert found["world_sizes"][-1] == 2
-    assert 1 in found["world_sizes"]
+    result = run("elastic", "0.03", home, small_version, tmp_path)
+    assert result["world_sizes"][0] == 2
+    assert result["world_sizes"][-1] == 2
+    assert 1 in result["world_sizes"]
 
     monkeypatch.setenv("EVERGREEN_TEST_STEP_S", "0")
     shards = {"virtual_shards": 4, "epochs": EPOCHS}
     calm = slow_job(Home(tmp_path / "calm"), small_version, 0, training=shards)
-    assert launch(calm).weights_digest == found["digest"]
+    assert launch(calm).weights_digest == result["digest"]
 
 
 @pytest.mark.slow
 def test_a_node_that_is_taken_away_is_saved_from_first(
     home: Home, small_version: DatasetVersion, tmp_path: Path
 ) -> None:
-    found = run("preemption", "0.2", home, small_version, tmp_path)
-    first, second = found["first_steps"]
+    result = run("preemption", "0.2", home, small_version, tmp_path)
+    first, second = result["first_steps"]
     assert first == 0
     assert 10 <= second < 100  # inside the first epoch of 135 steps: saved because of the notice
 
@@ -79,18 +79,18 @@ def test_workers_on_a_node_without_the_driver_s_disk_train_the_same_model(
         pytest.skip("this user may not create a mount namespace, which hides the driver's disk from the node")
     monkeypatch.setenv("EVERGREEN_TEST_STORE", s3_server.new_bucket())
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    found = run("storage", "0.01", home, small_version, tmp_path)
-    assert found["checkpoints_here"] == []
+    result = run("storage", "0.01", home, small_version, tmp_path)
+    assert result["checkpoints_here"] == []
 
     shards = {"virtual_shards": 4, "epochs": 3}
     calm = slow_job(Home(tmp_path / "calm"), small_version, 0, training=shards)
-    assert launch(calm).weights_digest == found["digest"]
+    assert launch(calm).weights_digest == result["digest"]
 
 
 @pytest.mark.slow
 def test_a_run_whose_cluster_loses_its_head_ends_before_ray_ends_the_process(
     home: Home, small_version: DatasetVersion, tmp_path: Path
 ) -> None:
-    found = run("head", "0.05", home, small_version, tmp_path)
-    assert "has not answered for 3" in found["error"]
-    assert found["status"] == EXIT_RETRY
+    result = run("head", "0.05", home, small_version, tmp_path)
+    assert "has not answered for 3" in result["error"]
+    assert result["status"] == EXIT_RETRY

@@ -79,7 +79,7 @@ def test_hooks_are_for_tested_versions(
 
 
 def test_only_one_file_imports_ray_s_internal_modules() -> None:
-    found = {
+    files = {
         file.relative_to(TESTS.parent).as_posix()
         for package in ("evergreen", "flows", "tasks", "training")
         for file in (TESTS.parent / package).rglob("*.py")
@@ -88,7 +88,7 @@ def test_only_one_file_imports_ray_s_internal_modules() -> None:
         for name in (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name,)
         if name.split(".")[0] == "ray" and any(part.startswith("_") for part in name.split("."))
     }
-    assert found == {"training/ray_cluster/patches.py"}
+    assert files == {"training/ray_cluster/patches.py"}
 
 
 def test_hooks_are_used_with_the_locked_version_of_ray_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_without_hooks_a_training_that_loses_a_worker_ends_with_the_same_weights
     recipe = tmp_path / "dies.py"
     died = tmp_path / "died"
     recipe.write_text(_DIES_ONCE.format(died=str(died)))
-    found = {}
+    outcomes = {}
     for hooks, dies in (("1", False), ("0", True)):
         died.unlink(missing_ok=True) if dies else died.touch()
         code = _TRAIN.format(tests=str(TESTS), home=str(tmp_path / f"home-{hooks}"), recipe=str(recipe))
@@ -117,5 +117,5 @@ def test_without_hooks_a_training_that_loses_a_worker_ends_with_the_same_weights
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        found[hooks] = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"1": [found["1"][0], 1], "0": [found["1"][0], 2]}
+        outcomes[hooks] = json.loads(done.stdout.splitlines()[-1])
+    assert outcomes == {"1": [outcomes["1"][0], 1], "0": [outcomes["1"][0], 2]}

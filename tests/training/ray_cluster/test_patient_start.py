@@ -61,7 +61,7 @@ def test_processes_that_stand_still_longer_than_rays_limit_are_waited_for() -> N
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["started"], found["alive"], found["stopped"]) == (["gcs_server", "raylet"], [True], 0)
-    assert len(found["said"]) >= 2  # at least once for each process
-    assert {"waiting up to 300 s for it" in line for line in found["said"]} == {True}
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["started"], report["alive"], report["stopped"]) == (["gcs_server", "raylet"], [True], 0)
+    assert len(report["said"]) >= 2  # at least once for each process
+    assert {"waiting up to 300 s for it" in line for line in report["said"]} == {True}

@@ -81,9 +81,9 @@ def test_a_home_uses_the_files_that_another_home_uploaded(
     """A complete dataset is not overwritten, or workers of the other home would find other bytes than they expect."""
     ours = of_another_home(small_version, tmp_path / "ours")
     publish(small_version, store)
-    before = {one.key: store.get(one.key) for one in store.listing(prefix(ours))}
+    before = {entry.key: store.get(entry.key) for entry in store.listing(prefix(ours))}
     there = publish(ours, store)
-    assert {one.key: store.get(one.key) for one in store.listing(prefix(ours))} == before
+    assert {entry.key: store.get(entry.key) for entry in store.listing(prefix(ours))} == before
     assert there.parts == small_version.parts != ours.parts
     here = fetch(ours, store, tmp_path / "node")
     assert here.parts == small_version.parts
@@ -175,7 +175,7 @@ def test_a_version_that_a_worker_reads_stays_on_the_node(
         assert list(unused(str(cache))) == []
         remove_unused(read)
         assert read.is_dir()
-    assert [one.path for one in unused(str(cache))] == [read]  # its reader was killed
+    assert [entry.path for entry in unused(str(cache))] == [read]  # its reader was killed
     fetch(small_version, store, cache)
     assert not read.exists()
     assert folder.is_dir()
@@ -191,10 +191,10 @@ def test_what_nobody_uses_on_a_node_is_found_without_a_change(tmp_path: Path) ->
     (recipe / "dead.lock").touch()
     with FileLock(recipe / "going.lock"):
         before = {path: path.stat().st_mtime_ns for path in recipe.rglob("*")}
-        assert {one.path for one in unused(str(tmp_path / "node"))} == {old, dead}
+        assert {entry.path for entry in unused(str(tmp_path / "node"))} == {old, dead}
         assert {path: path.stat().st_mtime_ns for path in recipe.rglob("*")} == before
-        for one in list(unused(str(tmp_path / "node"))):
-            remove_unused(one.path)
+        for entry in list(unused(str(tmp_path / "node"))):
+            remove_unused(entry.path)
         remove_unused(going)
     assert {path for path in recipe.iterdir() if path.is_dir()} == {new, going}
     assert list(unused(str(tmp_path / "none"))) == []
@@ -209,9 +209,9 @@ def test_a_manifest_that_another_home_wrote_meanwhile_stays(
     small_version: DatasetVersion, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(small_version, store)
-    key = next(one for one in store.keys("datasets") if one.endswith(MANIFEST))
+    key = next(name for name in store.keys("datasets") if name.endswith(MANIFEST))
     (tmp_path / "newer").write_bytes(store.get(key) + b" ")
-    part = next(one for one in store.keys("datasets") if one.endswith(".parquet"))
+    part = next(name for name in store.keys("datasets") if name.endswith(".parquet"))
     read = store.get_file
 
     def with_a_rival(wanted: str, target: Path, *more: Callable[[int], None]) -> None:

@@ -30,8 +30,8 @@ def search(losses: list[float | None], seed: int = 0) -> Search:
     )
 
 
-def parents(found: Search) -> list[int]:
-    return [parent.number for _, parent in _parents(found, list(found.trials))]
+def parents(finished: Search) -> list[int]:
+    return [parent.number for _, parent in _parents(finished, list(finished.trials))]
 
 
 def test_the_worst_quarter_continues_from_the_best_quarter() -> None:
@@ -39,8 +39,8 @@ def test_the_worst_quarter_continues_from_the_best_quarter() -> None:
     assert parents(search([0.4, 0.1])) == [2, 2]
     assert parents(search([0.2, 0.1, 0.3])) == [1, 2, 2]
     many = [search([0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1], seed) for seed in range(30)]
-    assert {tuple(parents(one)[2:]) for one in many} == {(3, 4, 5, 6, 7, 8)}
-    assert {tuple(parents(one)[:2]) for one in many} == {(7, 7), (7, 8), (8, 7), (8, 8)}
+    assert {tuple(parents(finished)[2:]) for finished in many} == {(3, 4, 5, 6, 7, 8)}
+    assert {tuple(parents(finished)[:2]) for finished in many} == {(7, 7), (7, 8), (8, 7), (8, 8)}
 
 
 def test_failed_trials_are_replaced_even_if_most_failed() -> None:
@@ -55,14 +55,14 @@ def test_equal_losses_are_ranked_by_number() -> None:
 def test_a_value_is_near_that_of_the_parent_or_new() -> None:
     space = parse_space(SPACE)
     before = {"training.learning_rate": 0.01, "training.optimizer": "sgd"}
-    found = [_explored(space, before, 0, number) for number in range(1, 401)]
-    rates = [one["training.learning_rate"] for one in found]
-    assert found == [_explored(space, before, 0, number) for number in range(1, 401)]
+    explored = [_explored(space, before, 0, number) for number in range(1, 401)]
+    rates = [values["training.learning_rate"] for values in explored]
+    assert explored == [_explored(space, before, 0, number) for number in range(1, 401)]
     near = [rate for rate in rates if rate in (0.008, 0.012)]
     assert 0.65 < len(near) / len(rates) < 0.85  # a quarter is new: 300 of 400 are expected
     assert 0.35 < near.count(0.008) / len(near) < 0.65
     assert all(1e-4 <= rate <= 1e-1 for rate in rates)
-    optimizers = [one["training.optimizer"] for one in found]
+    optimizers = [values["training.optimizer"] for values in explored]
     assert optimizers.count("sgd") < 100  # only when drawn again
     assert {"adamw", "lion"} < set(optimizers)
 
@@ -86,6 +86,6 @@ def test_a_value_is_near_that_of_the_parent_or_new() -> None:
 )
 def test_a_near_value_is_in_the_domain(text: str, value: object, lower: object, higher: object) -> None:
     domain = parse_space({"training.x": text})["training.x"]
-    found = domain.near(value, up=False), domain.near(value, up=True)
-    assert found == pytest.approx((lower, higher)) if isinstance(lower, float) else found == (lower, higher)
-    assert type(found[0]) is type(lower)
+    near = domain.near(value, up=False), domain.near(value, up=True)
+    assert near == pytest.approx((lower, higher)) if isinstance(lower, float) else near == (lower, higher)
+    assert type(near[0]) is type(lower)

@@ -77,14 +77,14 @@ def test_a_store_apart_from_the_home_is_refused_on_a_cluster() -> None:
 
 def test_a_trial_is_the_run_of_a_retraining_with_the_same_values(home: Home) -> None:
     wanted = request()
-    found = planned(home, wanted)
+    planned_search = planned(home, wanted)
     chosen, ref = load("diabetes")
     files = chosen.source.fetch(home.sources / "diabetes")
-    for trial, plan in zip(found.search.trials, found.plans, strict=True):
+    for trial, plan in zip(planned_search.search.trials, planned_search.plans, strict=True):
         overrides = with_values({"scaling": {"num_workers": 0}}, trial.values)
         assert identify(home, ref, resolve(chosen.settings, overrides), files).run_key == plan.run_key
         assert trial.run_key == plan.run_key
-    assert len({trial.run_key for trial in found.search.trials}) == 3
+    assert len({trial.run_key for trial in planned_search.search.trials}) == 3
 
 
 def test_the_same_request_is_the_same_search(home: Home) -> None:
@@ -117,9 +117,9 @@ def test_the_trials_of_a_search_are_planned_after_one_reading_of_the_runs(
 
 
 def test_equal_values_of_two_spellings_are_one_trial(home: Home) -> None:
-    found = planned(home, request({"training.weight_decay": "choice(1,1.0)"}, trials=2))
-    assert [trial.number for trial in found.search.trials] == [1]
-    assert [plan.search for plan in found.plans] == [found.search.key]
+    planned_search = planned(home, request({"training.weight_decay": "choice(1,1.0)"}, trials=2))
+    assert [trial.number for trial in planned_search.search.trials] == [1]
+    assert [plan.search for plan in planned_search.plans] == [planned_search.search.key]
 
 
 @pytest.mark.parametrize(

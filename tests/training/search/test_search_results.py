@@ -51,12 +51,12 @@ def failed(error: EvergreenError) -> TrialResult:
         DamagedError(Path("e"), "cut short"),
         NoCapacityError("f"),
     ],
-    ids=lambda one: type(one).__name__,
+    ids=lambda error: type(error).__name__,
 )
 def test_the_error_without_a_winner_is_that_of_the_trials(error: EvergreenError) -> None:
-    found = without_winner(search(failed(error)))
-    assert found.exit_status == error.exit_status
-    assert str(error) in str(found)
+    search_error = without_winner(search(failed(error)))
+    assert search_error.exit_status == error.exit_status
+    assert str(error) in str(search_error)
 
 
 def test_only_a_training_error_is_final() -> None:

@@ -99,9 +99,9 @@ def test_a_space_of_another_type_is_refused(space: Any, why: str) -> None:
 
 
 def test_values_lie_in_their_domain_and_have_its_type() -> None:
-    found = propose(SPACE, 300, seed=1)
-    assert len(found) == 300
-    columns = {name.partition(".")[2]: [values[name] for values in found] for name in SPACE}
+    proposed = propose(SPACE, 300, seed=1)
+    assert len(proposed) == 300
+    columns = {name.partition(".")[2]: [values[name] for values in proposed] for name in SPACE}
     assert all(1e-4 <= value <= 1e-1 for value in columns["learning_rate"])
     low_half = sum(value < 10**-2.5 for value in columns["learning_rate"])
     assert 100 < low_half < 200  # as many below the geometric mean of the limits as above
@@ -122,9 +122,9 @@ def test_a_larger_search_begins_with_the_same_trials() -> None:
 
 
 def test_a_further_setting_leaves_the_values_of_others() -> None:
-    one = {"training.learning_rate": SPACE["training.learning_rate"]}
+    small_space = {"training.learning_rate": SPACE["training.learning_rate"]}
     first = [values["training.learning_rate"] for values in propose(SPACE, 10, seed=3)]
-    assert [values["training.learning_rate"] for values in propose(one, 10, seed=3)] == first
+    assert [values["training.learning_rate"] for values in propose(small_space, 10, seed=3)] == first
 
 
 def test_another_process_proposes_the_same() -> None:
@@ -141,9 +141,9 @@ def test_another_process_proposes_the_same() -> None:
 
 def test_no_two_trials_are_equal_and_a_small_space_gives_fewer() -> None:
     space = parse_space({"training.optimizer": "choice(adamw,adam,sgd)", "training.epochs": "randint(1,3)"})
-    found = propose(space, 50, seed=0)
-    assert len(found) == 6
-    assert len({str(values) for values in found}) == 6
+    proposed = propose(space, 50, seed=0)
+    assert len(proposed) == 6
+    assert len({str(values) for values in proposed}) == 6
 
 
 def test_a_path_is_written_as_a_path() -> None:

@@ -139,9 +139,9 @@ def test_a_section_is_no_value() -> None:
 
 def test_later_overrides_win_and_the_rest_stays() -> None:
     base = resolve(DEFAULTS, {"training": {"epochs": 7, "momentum": 0.5}, "seed": 4})
-    found = resolve(base, {"training": {"epochs": 8}}, {"training": {"epochs": 9}, "gate": {"floor": 0.5}})
-    assert (found.training.epochs, found.training.momentum, found.seed, found.gate.floor) == (9, 0.5, 4, 0.5)
-    changed = {name for name, value in describe(found).items() if value != describe(DEFAULTS)[name]}
+    final = resolve(base, {"training": {"epochs": 8}}, {"training": {"epochs": 9}, "gate": {"floor": 0.5}})
+    assert (final.training.epochs, final.training.momentum, final.seed, final.gate.floor) == (9, 0.5, 4, 0.5)
+    changed = {name for name, value in describe(final).items() if value != describe(DEFAULTS)[name]}
     assert changed == {"training.epochs", "training.momentum", "seed", "gate.floor"}
     assert base.training.epochs == 7
 
@@ -205,14 +205,14 @@ def test_describe_names_what_assignments_take(name: str) -> None:
 
 def leaves(model: type[BaseModel], training: type[Section], prefix: str = "") -> dict[str, str | None]:
     """Descriptions of all settings by dotted name, with the section `training` of one trainer."""
-    found: dict[str, str | None] = {}
+    descriptions: dict[str, str | None] = {}
     for name, info in model.model_fields.items():
         kind = training if name == "training" else info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            found |= leaves(kind, training, f"{prefix}{name}.")
+            descriptions |= leaves(kind, training, f"{prefix}{name}.")
         else:
-            found[prefix + name] = info.description
-    return found
+            descriptions[prefix + name] = info.description
+    return descriptions
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -21,7 +21,7 @@ from training.storage.files import (
     sweep,
     write_text,
 )
-from training.storage.paths import HOME_VARIABLE, home
+from training.storage.paths import HOME_VARIABLE, home_to_write
 
 JSON = st.recursive(
     st.none()
@@ -131,18 +131,18 @@ def test_digests_are_of_all_bytes(tmp_path: Path, size: int) -> None:
 
 def test_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "a" / "b"))
-    assert home().root == tmp_path / "a" / "b"
-    assert list(home().root.iterdir()) == []
+    assert home_to_write().root == tmp_path / "a" / "b"
+    assert list(home_to_write().root.iterdir()) == []
     monkeypatch.delenv(HOME_VARIABLE)
     monkeypatch.chdir(tmp_path)
-    assert home().root == tmp_path / ".evergreen"
+    assert home_to_write().root == tmp_path / ".evergreen"
 
 
 def test_a_home_that_can_not_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "file" / "home"))
     with pytest.raises(ResourceError, match=f"{tmp_path}/file/home is not writable.*{HOME_VARIABLE}"):
-        home()
+        home_to_write()
 
 
 def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def zeroed(content: bytes, dice: random.Random) -> bytes:
 
 def swapped(content: bytes, dice: random.Random) -> bytes:
     parts = content.splitlines(keepends=True)
-    one, other = dice.sample(range(len(parts)), 2)
-    parts[one], parts[other] = parts[other], parts[one]
+    first, second = dice.sample(range(len(parts)), 2)
+    parts[first], parts[second] = parts[second], parts[first]
     return b"".join(parts)
 
 
@@ -148,8 +148,8 @@ def test_who_only_looks_is_warned(file: Path, caplog: pytest.LogCaptureFixture) 
 
 
 def test_lines_come_back_as_they_were(lines: Path) -> None:
-    found = read_lines(lines, Note, OWNER)
-    assert (found.all(), found.sound, found.damage) == (NOTES, 6, "")
+    notes = read_lines(lines, Note, OWNER)
+    assert (notes.all(), notes.sound, notes.damage) == (NOTES, 6, "")
     write_records(lines, NOTES[:2], OWNER)
     append_record(lines, NOTES[2], OWNER)
     assert read_lines(lines, Note, OWNER).all() == NOTES[:3]
@@ -191,12 +191,12 @@ def test_changed_lines_are_never_believed(lines: Path, change: Change) -> None:
     whole, dice = lines.read_bytes(), random.Random(12)
     for _ in range(TIMES):
         lines.write_bytes(change(whole, dice))
-        found = read_lines(lines, Note, OWNER)
-        assert all(note in NOTES for note in found.records)
-        assert found.records[: found.sound] == NOTES[: found.sound]
-        if found.records != NOTES:
+        notes = read_lines(lines, Note, OWNER)
+        assert all(note in NOTES for note in notes.records)
+        assert notes.records[: notes.sound] == NOTES[: notes.sound]
+        if notes.records != NOTES:
             with pytest.raises(DamagedError, match=str(lines)):
-                found.all()
+                notes.all()
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -206,9 +206,9 @@ def test_the_lines_beside_a_damaged_one_are_kept(
     text = lines.read_text().splitlines(keepends=True)
     text[number] = text[number].replace('"share": ', '"share": 1')
     lines.write_text("".join(text))
-    found = read_lines(lines, Note, OWNER)
+    notes = read_lines(lines, Note, OWNER)
     rest = [note for note in NOTES if note.step != number]
-    assert (found.undamaged(), found.sound) == (rest, number)
+    assert (notes.undamaged(), notes.sound) == (rest, number)
     assert f"line {number + 1}: its checksum does not match" in caplog.text
     append_record(lines, NOTES[0], OWNER)  # appending does not hide the damage
     assert read_lines(lines, Note, OWNER).sound == number
@@ -220,10 +220,10 @@ def test_the_lines_beside_a_damaged_one_are_kept(
 def test_a_last_line_that_is_nested_too_deeply_is_damage(lines: Path) -> None:
     with lines.open("ab") as stream:
         stream.write(b"[" * 100_000)
-    found = read_lines(lines, Note, OWNER)
-    assert found.undamaged() == NOTES
+    notes = read_lines(lines, Note, OWNER)
+    assert notes.undamaged() == NOTES
     with pytest.raises(DamagedError, match="nested too deeply"):
-        found.all()
+        notes.all()
 
 
 def test_a_file_that_was_written_whole_has_its_end(lines: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_missing_line_is_damage(lines: Path, number: int) -> None:
 def test_lines_of_another_run_are_damage(lines: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "other" / "notes.jsonl"
     write_records(foreign, NOTES, "another run")
-    mine, theirs = (one.read_text().splitlines(keepends=True) for one in (lines, foreign))
+    mine, theirs = (path.read_text().splitlines(keepends=True) for path in (lines, foreign))
     lines.write_text("".join([*mine[:3], theirs[3], *mine[4:]]))
     assert read_lines(lines, Note, OWNER).sound == 3
 

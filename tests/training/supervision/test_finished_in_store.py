@@ -65,8 +65,8 @@ def test_a_store_that_is_away_costs_a_warning(
 ) -> None:
     (tmp_path / "store").touch()
     with caplog.at_level(logging.WARNING):
-        found = launch(job_of(home, small_version, f"file://{tmp_path}/store"))
-    assert found.weights_digest == trained.weights_digest
+        model = launch(job_of(home, small_version, f"file://{tmp_path}/store"))
+    assert model.weights_digest == trained.weights_digest
     assert "The finished training is not in file://" in caplog.text
 
 
@@ -107,6 +107,6 @@ def test_a_store_that_refuses_this_user_costs_a_warning_only(
     home: Home, small_version: DatasetVersion, trained: TrainedModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = launch(job_of(home, small_version, "s3://no-such-package-or-bucket/x"))
-    assert found.weights_digest == trained.weights_digest
+        model = launch(job_of(home, small_version, "s3://no-such-package-or-bucket/x"))
+    assert model.weights_digest == trained.weights_digest
     assert "The finished training is not in s3://" in caplog.text

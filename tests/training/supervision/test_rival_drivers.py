@@ -59,8 +59,8 @@ def test_the_older_of_two_drivers_ends_at_once_and_the_newer_one_finishes(
     assert said.startswith("RivalDriverError: Another process (")
     assert "Wait for the other process to end" in said
     assert f"/{newer.pid}/" in said
-    assert [one.number for one in read_attempts(paths)] == [1, 2]
-    assert [one.number for one in read_failures(paths)] == [1]
+    assert [attempt.number for attempt in read_attempts(paths)] == [1, 2]
+    assert [failure.number for failure in read_failures(paths)] == [1]
     monkeypatch.setenv("EVERGREEN_TEST_STEP_S", "0.0")
     calm = slow_job(Home(tmp_path / "calm"), small_version, workers=0)
     assert launch(calm).weights_digest == digest.strip()
@@ -80,7 +80,7 @@ def test_a_driver_with_workers_ends_them_and_itself(home: Home, small_version: D
     with pytest.raises(RivalDriverError, match="attempt 2 belongs to that process"):
         launch(job)
     rival.join()
-    assert [one.number for one in read_failures(job.paths)] == [1]
+    assert [failure.number for failure in read_failures(job.paths)] == [1]
     assert job.paths.fence.read_text().startswith("2.0 ")
 
 

@@ -35,12 +35,12 @@ def storage(s3_server: S3Server, tmp_path: Path) -> dict[str, str]:
 
 def files_in(root: Path, beats: list[Beat]) -> list[str]:
     """Files under `root` that the workers have open, mapped or as working directory."""
-    found = []
+    paths = []
     for beat in beats:
         process = psutil.Process(beat.pid)
         names = [file.path for file in process.open_files()] + [part.path for part in process.memory_maps()]
-        found += [name for name in (*names, process.cwd()) if name.startswith(str(root))]
-    return found
+        paths += [name for name in (*names, process.cwd()) if name.startswith(str(root))]
+    return paths
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_stopped_training_continues_in_another_home(
     with pytest.raises(StopRequestedError):
         launch(job)
     hit.join()
-    reached = [one.first_step for one in read_attempts(job.paths)]
+    reached = [record.first_step for record in read_attempts(job.paths)]
     assert reached == [0]
     shutil.rmtree(home.root)
     other = slow_job(Home(tmp_path / "other"), small_version, storage=storage)
@@ -117,7 +117,7 @@ def test_a_stream_of_images_comes_from_the_store(
     here = Path(shutil.copytree(small_version.path, tmp_path / "version"))
     version = small_version.model_copy(update={"path": str(here)})
     publish(version, open_store(storage["url"]))
-    for folder in [one for one in here.iterdir() if one.is_dir()]:
+    for folder in [path for path in here.iterdir() if path.is_dir()]:
         shutil.rmtree(folder)
     job = slow_job(home, version, workers=2, storage=storage, data={"feed": "stream"}, training={"epochs": 2})
     trained = launch(job)

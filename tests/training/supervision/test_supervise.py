@@ -105,7 +105,7 @@ def test_sigterm_saves_first_and_a_failure_beyond_the_budget_ends_a_run_and_the_
     assert not job.paths.stop.exists()
     stopped_at = int(str(stopped.value).partition("at step ")[2].split()[0])
     assert max(checkpoint_steps(job)) == stopped_at  # inside an epoch, where nothing else saves
-    assert ["stopped on request" in one.error for one in read_failures(job.paths)] == [True]
+    assert ["stopped on request" in failure.error for failure in read_failures(job.paths)] == [True]
 
     hit = when_at_step(job.paths, stopped_at + 2, kill_controller)
     with pytest.raises(TransientError):
@@ -179,7 +179,7 @@ def test_an_attempt_that_was_given_up_can_not_write(home: Home, small_version: D
 
 
 def handlers() -> list[Any]:
-    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    return [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def test_no_part_is_negative_or_longer_than_the_launch(
     """The first attempt was on a machine with the driver's time, the last one on a machine with another time."""
     trained = TrainedModel.model_construct(goodput=Goodput(total_s=40.0, parts={"compute": 40.0}))
     attempts = [attempt(1, first_ready), attempt(2, last_ready)]
-    found = _with_wall_time(trained, attempts, before=0, began=100.0, ended=200.0)
-    assert found.goodput.parts["lost to failures"] == lost
-    assert min(found.goodput.parts.values()) >= 0.0
-    assert found.goodput.total_s == sum(found.goodput.parts.values()) == found.seconds == 100.0
+    timed = _with_wall_time(trained, attempts, before=0, began=100.0, ended=200.0)
+    assert timed.goodput.parts["lost to failures"] == lost
+    assert min(timed.goodput.parts.values()) >= 0.0
+    assert timed.goodput.total_s == sum(timed.goodput.parts.values()) == timed.seconds == 100.0

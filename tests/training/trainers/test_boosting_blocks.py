@@ -42,17 +42,17 @@ SAMPLINGS: dict[str, dict[str, dict[str, float]]] = {
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DatasetVersion]:
-    place = Home(tmp_path_factory.mktemp("tables"))
+    home = Home(tmp_path_factory.mktemp("tables"))
     return {
-        "two classes": bundled(place, "classification"),
-        "numbers": bundled(place, "regression"),
-        "three classes": mixed_table(place, place.root / "files", 600),
-        "rare flags": rare_flags(place),
-        "ended": ended_table(place),
+        "two classes": bundled(home, "classification"),
+        "numbers": bundled(home, "regression"),
+        "three classes": mixed_table(home, home.root / "files", 600),
+        "rare flags": rare_flags(home),
+        "ended": ended_table(home),
     }
 
 
-def rare_flags(place: Home) -> DatasetVersion:
+def rare_flags(home: Home) -> DatasetVersion:
     """Flags of which a row has one, but one row has two: LightGBM would bundle the columns, and lose one of the two."""
     random = np.random.default_rng(0)
     flag, number = random.integers(0, 10, 20_000), random.standard_normal(20_000)
@@ -60,22 +60,22 @@ def rare_flags(place: Home) -> DatasetVersion:
     flags[np.flatnonzero(flag == 0)[0], 1] = 1
     target = flags @ np.arange(6.0, 0.0, -1.0) + 0.1 * number
     columns = {f"f{at}": flags[:, at] for at in range(6)} | {"number": number, "y": target}
-    return written(place, "flags", columns, "regression")
+    return written(home, "flags", columns, "regression")
 
 
-def ended_table(place: Home) -> DatasetVersion:
+def ended_table(home: Home) -> DatasetVersion:
     """Nine classes that a number tells apart: after a few rounds, no split reduces the loss."""
     number = np.arange(900)
-    columns = {"x": number % 9, "y": [f"class {one % 9}" for one in number], "z": number / 7}
-    return written(place, "ended", columns, "classification")
+    columns = {"x": number % 9, "y": [f"class {value % 9}" for value in number], "z": number / 7}
+    return written(home, "ended", columns, "classification")
 
 
-def written(place: Home, name: str, columns: dict[str, Any], problem: ProblemName) -> DatasetVersion:
+def written(home: Home, name: str, columns: dict[str, Any], problem: ProblemName) -> DatasetVersion:
     """The dataset version of a table with the target `y`."""
-    file = place.root / "files" / f"{name}.parquet"
+    file = home.root / "files" / f"{name}.parquet"
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), file)
-    return prepared(place, Table(file, "y"), name, problem=problem)
+    return prepared(home, Table(file, "y"), name, problem=problem)
 
 
 @pytest.mark.parametrize("table", ["two classes", "numbers", "three classes"])

@@ -17,7 +17,7 @@ from training.trainers.torch.settings import TrainingSettings
 CHOICES = sorted(
     name
     for name in evergreen.__all__
-    if isinstance(found := getattr(evergreen, name), type) and issubclass(found, BySettings)
+    if isinstance(exported := getattr(evergreen, name), type) and issubclass(exported, BySettings)
 )
 PROGRAM = """
 from evergreen import LightGBM, Torch, XGBoost
@@ -64,7 +64,7 @@ def test_the_arguments_are_the_fields_of_the_section(name: str) -> None:
 def test_a_type_checker_refuses_an_unknown_setting(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(PROGRAM)
     root = Path(evergreen.__file__).parent.parent
-    found = subprocess.run(
+    done = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -80,7 +80,7 @@ def test_a_type_checker_refuses_an_unknown_setting(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    errors = [line for line in found.stdout.splitlines() if " error: " in line]
-    assert len(errors) == 2, found.stdout + found.stderr
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    assert len(errors) == 2, done.stdout + done.stderr
     assert 'recipe.py:4: error: Unexpected keyword argument "max_dept" for "XGBoost"' in errors[0]
     assert 'recipe.py:5: error: Argument "num_leaves" to "LightGBM"' in errors[1]

@@ -37,7 +37,7 @@ def unigram_perplexity(version: DatasetVersion) -> float:
         columns.read(np.arange(len(columns)))[:, 1:]
         for columns in (open_columns(version, "train"), open_columns(version, "test"))
     ]
-    train, test = (one[one != 0] for one in ids)
+    train, test = (split_ids[split_ids != 0] for split_ids in ids)
     counts = np.bincount(train, minlength=300) + 1.0
     return math.exp(-float(np.log(counts[test] / counts.sum()).mean()))
 

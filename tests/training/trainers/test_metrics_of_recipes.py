@@ -70,21 +70,21 @@ def computed_again(job: TrainingJob, trained: TrainedModel) -> dict[str, float]:
     predict = inspection_of(job.settings.trainer).predictor(
         reload(job.recipe, job.paths.recipe), job.dataset, trained
     )
-    found, truth = predict(columns.inputs[rows]), columns.targets[rows]
+    predictions, truth = predict(columns.inputs[rows]), columns.targets[rows]
     return {
-        "validation/f1": f1_score(truth, found.argmax(1), average="macro"),
-        "validation/auroc": float(roc_auc_score(truth, found, multi_class="ovr", average="macro")),
+        "validation/f1": f1_score(truth, predictions.argmax(1), average="macro"),
+        "validation/auroc": float(roc_auc_score(truth, predictions, multi_class="ovr", average="macro")),
     }
 
 
 def in_points(job: TrainingJob) -> list[dict[str, float]]:
     """The recipe's metrics of each metric point that has them."""
     points = MetricsFile(job.paths.metrics).read()
-    found = [
+    selected = [
         {name: value for name, value in point.values.items() if name in ("validation/f1", "validation/auroc")}
         for point in points
     ]
-    return [one for one in found if one]
+    return [values for values in selected if values]
 
 
 @pytest.mark.usefixtures("ray_session")

@@ -186,8 +186,8 @@ def test_the_model_is_found_inside_of_what_accelerate_wraps_around_it(tmp_path: 
         compiled: Any = torch.compile(wrapped)
         from training.trainers.accelerate import training_loop
 
-        found = training_loop._unwrapped(compiled)
-        assert [type(each) for each in found] == [type(compiled), DistributedDataParallel, torch.nn.Linear]
+        modules = training_loop._unwrapped(compiled)
+        assert [type(each) for each in modules] == [type(compiled), DistributedDataParallel, torch.nn.Linear]
         inside: Any = DistributedDataParallel(torch.compile(model))  # type: ignore[arg-type]
         assert training_loop._unwrapped(inside)[-1] is model
     finally:

@@ -72,9 +72,9 @@ def train(loop):
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
-    place = tmp_path_factory.mktemp("texts")
-    source = Text(write_csv(place / "rows.csv", 400))
-    return prepared(Home(place / "home"), source, "films", {"max_tokens": 16, "vocabulary": 400})
+    folder = tmp_path_factory.mktemp("texts")
+    source = Text(write_csv(folder / "rows.csv", 400))
+    return prepared(Home(folder / "home"), source, "films", {"max_tokens": 16, "vocabulary": 400})
 
 
 def write_recipe(folder: Path, trainer: str, model: str = MODEL) -> str:

@@ -9,7 +9,7 @@ import pytest
 from named_parts import ROOT, WITH_FOLDER, asked_names, modules_outside
 
 from tasks.model_formats.base import format_name, format_of
-from training.seams import TRAINERS
+from training.seams import TRAINERS, formats_of
 from training.settings.schema import Settings, TrackingSettings, section_of_trainer
 from training.trainers.base import inspection_of, trainer_named
 
@@ -39,7 +39,9 @@ def test_the_ways_to_ask_are_seen(text: str) -> None:
 
 def test_the_import_contract_of_trainers_lists_each() -> None:
     """`make check` refuses a trainer that imports another, also through other modules, if the contract lists it."""
-    (contract,) = (one for one in TOOLS["importlinter"]["contracts"] if one["type"] == "independence")
+    (contract,) = (
+        candidate for candidate in TOOLS["importlinter"]["contracts"] if candidate["type"] == "independence"
+    )
     assert sorted(contract["modules"]) == sorted(f"training.trainers.{name}" for name in WITH_FOLDER)
 
 
@@ -55,7 +57,7 @@ def test_a_trainer_answers_for_itself(name: str) -> None:
     assert callable(inspection_of(name).model_digest)
     assert section.FORMATS
     assert section.FORMATS[0] == format_name(settings)
-    for chosen in section.FORMATS:
+    for chosen in formats_of(name, section.FORMATS):
         assert format_of(Settings(training=section, tracking=TrackingSettings(model_format=chosen))).FLAVOR
     names = {f"training.{field}" for field in type(section).model_fields}
     assert {setting for setting in section.FORM.values() if setting} <= names

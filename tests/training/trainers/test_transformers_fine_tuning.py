@@ -55,11 +55,11 @@ def started(model: Any, weights: Weights, head: str = "new", freeze: tuple[str, 
 
 
 def copies(model: Any) -> Weights:
-    return {name: one.clone() for name, one in model.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def equal_names(one: Weights, other: Weights) -> set[str]:
-    return {name for name in one.keys() & other.keys() if torch.equal(one[name], other[name])}
+def equal_names(weights: Weights, other: Weights) -> set[str]:
+    return {name for name in weights.keys() & other.keys() if torch.equal(weights[name], other[name])}
 
 
 # --- names of tensors
@@ -83,7 +83,7 @@ def test_a_base_model_s_weights_start_a_new_head(folder: bool, tmp_path: Path) -
     ):
         started(here, weights, "keep")
     assert started(here, weights).new == ("classifier.bias", "classifier.weight")
-    base = {f"bert.{name}": one for name, one in there.state_dict().items()}
+    base = {f"bert.{name}": tensor for name, tensor in there.state_dict().items()}
     assert equal_names(here.state_dict(), base) == set(base)
     assert equal_names(here.state_dict(), before) >= {"classifier.weight", "classifier.bias"}
 
@@ -95,8 +95,8 @@ def test_the_head_and_the_pooler_of_another_task_are_left_out(tmp_path: Path) ->
     weights = load_file(tmp_path / "model.safetensors")
     assert weights.keys() < there.state_dict().keys()
     renamed = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): one
-        for name, one in weights.items()
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in weights.items()
     }
     with pytest.raises(
         SettingError, match=r"it lacks bert\.pooler.*the model has no cls\.predictions.*init_head=new"
@@ -197,9 +197,9 @@ def test_frozen_parts_keep_their_bits_and_the_rest_is_trained(
     frozen = [name for name in given if name.startswith(("vit.embeddings.", "vit.layers.0.attention."))]
     parts = ["vit.embeddings", "vit.layers.0.attention"]
     job = small_job(home, small_version, recipe, training={**FROZEN, "freeze": parts, "weight_decay": 0.1})
-    found = load_weights(Path(launch(starting_from(job, given)).weights))
+    weights = load_weights(Path(launch(starting_from(job, given)).weights))
     assert len(frozen) > 4
-    assert sorted(equal_names(found, given)) == sorted(frozen)
+    assert sorted(equal_names(weights, given)) == sorted(frozen)
 
 
 def test_dropout_of_frozen_modules_is_off(

@@ -31,11 +31,11 @@ def test_two_workers_start_from_given_weights_and_leave_the_frozen_parts(
     recipe = write_transformers(tmp_path / "recipe")
     torch.manual_seed(99)
     model = build_module(load(recipe)[0], (1, 8, 8), 10).recipe_module
-    given = {name: one.clone() for name, one in model.state_dict().items()}
+    given = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     training = {"init_from": "champion", "freeze": ["vit.embeddings"], "epochs": 1}
     job = small_job(home, small_version, recipe, workers=2, training=training)
     trained = launch(starting_from(job, given))
-    found = load_weights(Path(trained.weights))
+    weights = load_weights(Path(trained.weights))
     assert trained.world_size == 2
-    for name, one in found.items():
-        assert torch.equal(one, given[name]) == name.startswith("vit.embeddings.")
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, given[name]) == name.startswith("vit.embeddings.")

@@ -1,11 +1,14 @@
 """What callers rely on of every trainer. A test class inherits :class:`TrainerContract` and gives a job."""
 
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from boosted_tables import outcome
 
 from training.attempts.fence import Fence, SupersededError
@@ -28,6 +31,30 @@ from training.trainers.rows import training_rows
 
 class Crash(BaseException):
     """Ends a training at once; a BaseException that no code of Evergreen catches by name."""
+
+
+class Unpickled(BaseException):
+    """A pickle was read; a BaseException, so that no library that tries a pickle goes on without it."""
+
+
+def refuse_pickles(patch: pytest.MonkeyPatch) -> None:
+    """Let each call through the module `pickle`, and of `torch.load`, raise :class:`Unpickled`.
+
+    A training that resumes may read no pickle.
+
+    `torch.load` with `weights_only=True` builds tensors, numbers and text alone, by an unpickler of its own.
+    """
+    torch_load = torch.load
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unpickled
+
+    def load_weights_only(*arguments: Any, **options: Any) -> Any:
+        return torch_load(*arguments, **options) if options.get("weights_only") is True else refuse()
+
+    for name in ("load", "loads", "Unpickler"):
+        patch.setattr(pickle, name, refuse)
+    patch.setattr(torch, "load", load_weights_only)
 
 
 class TrainerContract(ABC):
@@ -75,17 +102,17 @@ class TrainerContract(ABC):
         """From that of the selected epoch, or from a later one that holds the model, too."""
         job = self.job(home)
         trained = launch(job)
-        kept = {int(place.name[5:]): place for place in job.paths.checkpoints.glob("step-*")}
-        place = kept.get(trained.selected().step, kept[max(kept)])
-        state = whole(read_state(place, read_manifest(place)))
+        kept = {int(checkpoint.name[5:]): checkpoint for checkpoint in job.paths.checkpoints.glob("step-*")}
+        checkpoint = kept.get(trained.selected().step, kept[max(kept)])
+        state = whole(read_state(checkpoint, read_manifest(checkpoint)))
         read = inspection_of(job.settings.trainer).model_digest(state, trained.selected_epoch)
         assert read == trained.weights_digest
 
     def test_every_epoch_uses_each_row_once(self, home: Home) -> None:
         job = self.job(home)
         rows = training_rows(open_columns(job.dataset, "train"), job.settings)[0]
-        found = {(epoch.rows, epoch.checksum) for epoch in launch(job).history}
-        assert found == {(len(rows), checksum(rows))}
+        used = {(epoch.rows, epoch.checksum) for epoch in launch(job).history}
+        assert used == {(len(rows), checksum(rows))}
 
     def test_every_step_gives_a_heartbeat_and_no_point_is_written_twice(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
@@ -122,10 +149,12 @@ class TrainerContract(ABC):
             with pytest.raises(Crash):
                 launch(job)
         assert finished(job.paths, job.run_key) is None
-        found = outcome(job, launch(job))
+        with monkeypatch.context() as patch:
+            refuse_pickles(patch)
+            result = outcome(job, launch(job))
         assert len(read_attempts(job.paths)) == 2
         if trainer_named(job.settings.trainer).promise(job.settings).same_bits_after_kill:
-            assert found == expected
+            assert result == expected
 
     def test_a_request_to_stop_ends_the_training_and_the_next_start_goes_on(
         self, home: Home, monkeypatch: pytest.MonkeyPatch

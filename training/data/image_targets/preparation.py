@@ -43,20 +43,20 @@ def make_version(
     files: SourceFiles,
     raw: list[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     with_ray: bool,
     listing: Path | None,
     problem: ProblemName,
     function: RowFunction | None = None,
 ) -> DatasetVersion:
-    """Transform all raw shards and atomically commit the dataset version at `place`.
+    """Transform all raw shards and atomically commit the dataset version at `folder`.
 
     Part files have a float64 column `label`. Raises the errors of
     :func:`training.data.preparation.prepare.make_version`; copies of an image with different numbers are treated as
     copies with different classes.
     """
     check_settings(files, settings, problem)
-    with atomic_folder(place) as staging:
+    with atomic_folder(folder) as staging:
         for split in SPLITS:
             (staging / split).mkdir()
         plans = [
@@ -72,7 +72,7 @@ def make_version(
         version = DatasetVersion(
             name=name,
             fingerprint=identity,
-            path=str(place),
+            path=str(folder),
             classes=(),
             shape=plans[0].shape,
             parts=parts,
@@ -199,8 +199,10 @@ def _check_splits(parts: Parts, origin: str) -> None:
 
 def _target(staging: Path, parts: Sequence[PartFile], name: str) -> TableSchema:
     """A schema of the target alone, with its mean and standard deviation over the train split."""
-    found = moments([labels.to_numpy() for labels in part_columns(staging, parts, "label")])
-    return TableSchema(target=name, columns=(), target_mean=found.mean, target_std=found.std)
+    target_moments = moments([labels.to_numpy() for labels in part_columns(staging, parts, "label")])
+    return TableSchema(
+        target=name, columns=(), target_mean=target_moments.mean, target_std=target_moments.std
+    )
 
 
 def _pixel_moments(
@@ -209,7 +211,7 @@ def _pixel_moments(
     """Mean and standard deviation per channel, of pixel/255 over the `rows` rows of the train split."""
     pixels = rows * plan.shape[1] * plan.shape[2]
     sums, squares = (
-        np.array([getattr(one, name) for one in outcomes]).sum(axis=0) for name in ("sums", "squares")
+        np.array([getattr(outcome, name) for outcome in outcomes]).sum(axis=0) for name in ("sums", "squares")
     )
     mean = sums / (pixels * 255)
     std = np.sqrt(np.maximum(squares / (pixels * 255**2) - mean**2, 1e-12))

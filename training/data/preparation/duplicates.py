@@ -79,8 +79,8 @@ def find_copies(
     if not len(two_splits) and not len(two_labels):
         return None
     rules = [(TWO_SPLITS, two_splits), (TWO_LABELS, two_labels)]
-    rows = sorted(row for rule, found in rules for row in _rows(folder, parts, rule, found, classes))
-    unwanted = {split: pa.concat_arrays([found, two_labels]) for split, found in leaked.items()}
+    rows = sorted(row for rule, copied in rules for row in _rows(folder, parts, rule, copied, classes))
+    unwanted = {split: pa.concat_arrays([copied, two_labels]) for split, copied in leaked.items()}
     return Copies(tuple(rows), {TRAIN: two_labels} | unwanted)
 
 
@@ -158,8 +158,8 @@ def _unmarked(rows: int) -> tuple[pa.Field, pa.Array]:
 
 
 def _in_both(digests: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.Array:
-    found: pa.Array = pc.unique(digests.filter(pc.is_in(digests, value_set=others)))
-    return found
+    common: pa.Array = pc.unique(digests.filter(pc.is_in(digests, value_set=others)))
+    return common
 
 
 def _with_two_labels(keys: pa.Table) -> pa.Array:
@@ -171,8 +171,8 @@ def _with_two_labels(keys: pa.Table) -> pa.Array:
     labels = (
         keys.group_by(["digest", "label"]).aggregate([]).group_by("digest").aggregate([("label", "count")])
     )
-    found: pa.ChunkedArray = labels.filter(pc.greater(labels["label_count"], 1))["digest"]
-    return pa.concat_arrays([none, *found.chunks])
+    ambiguous: pa.ChunkedArray = labels.filter(pc.greater(labels["label_count"], 1))["digest"]
+    return pa.concat_arrays([none, *ambiguous.chunks])
 
 
 def _rows(

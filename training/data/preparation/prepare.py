@@ -153,10 +153,10 @@ def plan_transform(
     target = Target(settings.image_size, settings.channels)
     shape = next(
         (
-            found
+            image_shape
             for shard in raw
             for rows in raw_batches(shard.path, rows=_FEW)
-            if (found := first_shape(rows, target))
+            if (image_shape := first_shape(rows, target))
         ),
         None,
     )
@@ -193,31 +193,31 @@ def make_version(
     files: SourceFiles,
     raw: list[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     with_ray: bool,
     listing: Path | None = None,
     problem: ProblemName = "classification",
     function: RowFunction | None = None,
 ) -> DatasetVersion:
-    """Transform all raw shards and atomically commit the dataset version at `place`.
+    """Transform all raw shards and atomically commit the dataset version at `folder`.
 
     `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails, and for settings
     or a problem that this kind of source does not have. Raises
     :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
-    left at `place`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
+    left at `folder`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
     because they are at most 5 unusable rows.
     """
     check_settings(files, settings, problem)
-    with atomic_folder(place) as staging:
+    with atomic_folder(folder) as staging:
         for split in SPLITS:
             (staging / split).mkdir()
         if files.kind == "table":
             version = make_table_version(
-                name, identity, files, raw, settings, place, staging, with_ray, listing, problem, function
+                name, identity, files, raw, settings, folder, staging, with_ray, listing, problem, function
             )
         else:
             version = _make_image_version(
-                name, identity, files, raw, settings, place, staging, with_ray, listing, function
+                name, identity, files, raw, settings, folder, staging, with_ray, listing, function
             )
         check_classes(version)
         write_manifest(version, staging)
@@ -232,18 +232,18 @@ def _make_image_version(
     files: SourceFiles,
     raw: list[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     staging: Path,
     with_ray: bool,
     listing: Path | None,
     function: RowFunction | None,
 ) -> DatasetVersion:
-    """Write the part files of a dataset of images to the folder `staging`; `place` is its final path."""
+    """Write the part files of a dataset of images to the folder `staging`; `folder` is its final path."""
     plans = plan_transform(raw, files, settings, staging)
     outcomes = run_transform(plans, with_ray, function)
     check_bad_rows(outcomes, settings.max_dropped_share, listing)
     outcomes, left_out = _without_copies(plans, outcomes, files.origin, settings, listing)
-    version = _summarise(name, identity, files, plans[0], outcomes, left_out, place)
+    version = _summarise(name, identity, files, plans[0], outcomes, left_out, folder)
     return version.model_copy(update={"transform": "" if function is None else function.digest})
 
 
@@ -279,7 +279,7 @@ def _summarise(
     plan: ShardPlan,
     outcomes: list[ShardOutcome],
     left_out: tuple[str, ...],
-    place: Path,
+    folder: Path,
 ) -> DatasetVersion:
     bad = [row for outcome in outcomes for row in outcome.bad]
     counts = {
@@ -294,7 +294,7 @@ def _summarise(
     return DatasetVersion(
         name=name,
         fingerprint=identity,
-        path=str(place),
+        path=str(folder),
         classes=plan.classes,
         shape=plan.shape,
         parts={split: tuple(o.parts[split] for o in outcomes if split in o.parts) for split in SPLITS},

@@ -72,12 +72,12 @@ def map_shards(plans: Sequence[Plan], transform: Transform[Plan]) -> list[str]:
         batch_format="pyarrow",
         zero_copy_batch=True,
     )
-    found = {row["number"]: row for row in mapped.iter_rows()}
-    for number in sorted(found):
-        if found[number][_ERROR]:
-            kind, message = json.loads(found[number][_ERROR])
+    rows = {row["number"]: row for row in mapped.iter_rows()}
+    for number in sorted(rows):
+        if rows[number][_ERROR]:
+            kind, message = json.loads(rows[number][_ERROR])
             raise getattr(errors, kind)(message)
-    return [found[number]["outcome"] for number in range(len(plans))]
+    return [rows[number]["outcome"] for number in range(len(plans))]
 
 
 def _map_shard(block: pa.Table, plans: Sequence[Plan], transform: Transform[Plan]) -> pa.Table:

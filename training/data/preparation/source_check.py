@@ -73,7 +73,7 @@ def _sample(files: SourceFiles, settings: DataSettings) -> Iterator[pa.RecordBat
 
 def _shape(files: SourceFiles, settings: DataSettings, batches: list[pa.RecordBatch]) -> ImageShape:
     target = Target(settings.image_size, settings.channels)
-    shape = next((found for batch in batches if (found := first_shape(batch, target))), None)
+    shape = next((image_shape for batch in batches if (image_shape := first_shape(batch, target))), None)
     if shape is None:
         raise DataError(f"{files.origin}: {none_readable(batches[0], target)}")
     return shape
@@ -96,7 +96,7 @@ def _check_listing(files: SourceFiles, settings: DataSettings) -> None:
     paths: dict[str, list[str]] = {}
     for row in table.filter(pc.is_in(table["sha256"], value_set=copied)).to_pylist():
         paths.setdefault(row["sha256"], []).append(row["path"])
-    shown = [" and ".join(sorted(one)) for one in sorted(paths.values())[:_SHOWN]]
+    shown = [" and ".join(sorted(copies)) for copies in sorted(paths.values())[:_SHOWN]]
     raise DataError(
         f"{files.origin}: {counted(len(paths), 'image file is', 'image files are')} in more than one split or "
         f"{'target' if files.target else 'class'}:\n  "

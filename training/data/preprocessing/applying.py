@@ -32,13 +32,13 @@ def model_inputs(rows: Rows, schema: TableSchema, prefix: str = "") -> npt.NDArr
     columns = {column.name: column for column in schema.raw.columns}
     numbers: dict[str, Numbers] = {}
     matrix = np.empty((rows.num_rows, len(schema.columns)), np.float32)
-    for place, (column, made) in enumerate(zip(schema.columns, schema.preprocessing.made, strict=True)):
+    for position, (column, made) in enumerate(zip(schema.columns, schema.preprocessing.made, strict=True)):
         if made.source not in numbers:
             numbers[made.source] = encoded_column(rows[prefix + made.source], columns[made.source])
-        found = applied(numbers[made.source], made.operations)
+        values = applied(numbers[made.source], made.operations)
         if column.kind == "category":
-            found = np.where(found < 0, np.nan, found)
-        matrix[:, place] = np.clip(found, -LARGEST, LARGEST)
+            values = np.where(values < 0, np.nan, values)
+        matrix[:, position] = np.clip(values, -LARGEST, LARGEST)
     return matrix
 
 

@@ -79,7 +79,7 @@ class Features:
 
     def __iter__(self) -> Iterator[Feature]:
         """The columns in the order in which a model takes them; a vector gives its columns one by one."""
-        return (feature for found in self._now.values() for feature in parts_of(found))
+        return (feature for column in self._now.values() for feature in parts_of(column))
 
     def named(self, name: str) -> Feature | Vector:
         """A column or vector by its name. Raises :class:`SettingError` if there is none."""
@@ -95,12 +95,12 @@ class Features:
 
     def single(self, name: str) -> Feature:
         """A column by its name. Raises :class:`SettingError` for a vector."""
-        found = self.named(name)
-        if isinstance(found, Vector):
+        column = self.named(name)
+        if isinstance(column, Vector):
             raise SettingError(
-                f"column {name!r} is a vector, made by {found.by}, and this step takes numbers or text."
+                f"column {name!r} is a vector, made by {column.by}, and this step takes numbers or text."
             )
-        return found
+        return column
 
     def replace(self, gone: tuple[str, ...], made: Mapping[str, Feature | Vector]) -> None:
         """Remove the columns and vectors named `gone`, then add `made`; a name that exists keeps its position.
@@ -129,13 +129,13 @@ class Features:
     def present(self, feature: Feature) -> Numbers:
         """The numbers of a column without missing values. Raises :class:`SettingError` when all are missing."""
         numbers = self.numbers(feature)
-        found = numbers[~np.isnan(numbers)]
-        if not len(found):
+        present = numbers[~np.isnan(numbers)]
+        if not len(present):
             raise SettingError(
                 f"column {feature.name!r} has no value in the training rows. Remove it from the step, or leave it out "
                 "of the table by drop=."
             )
-        return found
+        return present
 
     def text(self, feature: Feature, value: float) -> str:
         """The value that a number encodes, as text: the category, true or false, or the number itself."""
@@ -148,14 +148,14 @@ class Features:
 
         Raises :class:`SettingError` when `value` is not of the column's kind.
         """
-        found, wrong = typed(pa.array([value]), feature.kind)
-        if wrong.any() or found.null_count:
+        array, wrong = typed(pa.array([value]), feature.kind)
+        if wrong.any() or array.null_count:
             raise SettingError(
                 f"fill_value={value!r} is no value of column {feature.name!r}, a {feature.kind}."
             )
         if feature.kind != "category":
-            return float(encoded_values(found, feature.kind)[0])
-        raw, text = self._raw[feature.source], str(found[0].as_py())
+            return float(encoded_values(array, feature.kind)[0])
+        raw, text = self._raw[feature.source], str(array[0].as_py())
         if text not in raw.categories:
             counts = (*raw.counts, 0) if raw.counts else ()
             raw = raw.model_copy(update={"categories": (*raw.categories, text), "counts": counts})
@@ -179,10 +179,10 @@ class Features:
             return raw.model_copy(update={"name": feature.name, "missing": missing, "counts": tuple(counts)})
         if feature.is_standardised:
             present = numbers[~np.isnan(numbers)]
-            found = Moments(0.0, 1.0, float(present.min()), float(present.max()))
+            column_moments = Moments(0.0, 1.0, float(present.min()), float(present.max()))
         else:
-            found = moments([numbers])
-        return TableColumn(name=feature.name, kind=feature.kind, missing=missing, **found._asdict())
+            column_moments = moments([numbers])
+        return TableColumn(name=feature.name, kind=feature.kind, missing=missing, **column_moments._asdict())
 
     def raw(self) -> tuple[TableColumn, ...]:
         """The columns of the data, with the categories that the steps added."""
@@ -190,9 +190,9 @@ class Features:
 
     def made(self) -> tuple[MadeColumn, ...]:
         """How each column is computed from a column of the data."""
-        return tuple(MadeColumn(source=one.source, operations=one.operations) for one in self)
+        return tuple(MadeColumn(source=feature.source, operations=feature.operations) for feature in self)
 
 
-def parts_of(found: Feature | Vector) -> tuple[Feature, ...]:
+def parts_of(column: Feature | Vector) -> tuple[Feature, ...]:
     """The columns of a vector, or the column itself."""
-    return (found,) if isinstance(found, Feature) else found.features
+    return (column,) if isinstance(column, Feature) else column.features

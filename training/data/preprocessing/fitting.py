@@ -71,9 +71,9 @@ def _apply_columnwise(features: Features, step: DeclaredStep) -> None:
 
 def _concatenate(features: Features, step: DeclaredStep) -> None:
     """Move the columns to the end, in the order in which the step names them, as Ray does."""
-    chosen = [one for name in step.columns for one in parts_of(features.named(name))]
-    for one in chosen:
-        _check_kind(one, _SCALED, "Encode it before, by OneHotEncoder or OrdinalEncoder.")
+    chosen = [feature for name in step.columns for feature in parts_of(features.named(name))]
+    for feature in chosen:
+        _check_kind(feature, _SCALED, "Encode it before, by OneHotEncoder or OrdinalEncoder.")
     (output,) = step.outputs
     if output not in step.columns:
         features.check_free(output)
@@ -106,8 +106,8 @@ def _scaled(features: Features, step: DeclaredStep, feature: Feature, output: st
 
 def _standard(values: Numbers, step: DeclaredStep) -> tuple[float, float]:
     del step
-    found = moments([values])
-    return found.mean, found.std if found.std >= _NEARLY_CONSTANT else 1.0
+    value_moments = moments([values])
+    return value_moments.mean, value_moments.std if value_moments.std >= _NEARLY_CONSTANT else 1.0
 
 
 def _range(values: Numbers, step: DeclaredStep) -> tuple[float, float]:

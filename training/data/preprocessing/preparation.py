@@ -57,22 +57,22 @@ def check_declared(steps: Sequence[DeclaredStep], files: SourceFiles) -> None:
 def make_preprocessed_version(
     steps: Sequence[DeclaredStep],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     make: Callable[[Path], DatasetVersion],
 ) -> DatasetVersion:
-    """Commit the dataset version of a table with preprocessing at `place`.
+    """Commit the dataset version of a table with preprocessing at `folder`.
 
     `make` commits the version without preprocessing to the folder that it is given. Raises :class:`SettingError` for
-    a step that can't be applied to the columns, and the errors of `make`; after an error, nothing is left at `place`.
+    a step that can't be applied to the columns, and the errors of `make`; after an error, nothing is left at `folder`.
     """
-    with atomic_folder(place) as staging:
+    with atomic_folder(folder) as staging:
         plain = make(staging / "plain")
         table = plain.table
         assert table is not None
         read = _TrainingRows(plain, settings.validation_share)
         schema = fitted(steps, table, read)
         version = plain.model_copy(
-            update={"table": schema, "shape": (len(schema.columns),), "path": str(place)}
+            update={"table": schema, "shape": (len(schema.columns),), "path": str(folder)}
         )
         for split in version.parts:
             (Path(plain.path) / split).rename(staging / split)
@@ -95,10 +95,10 @@ class _TrainingRows:
     def _kept_rows(self, version: DatasetVersion, share: float, part: str) -> npt.NDArray[np.bool_]:
         """Mask of the training rows of a part file: all rows except the validation rows."""
         marked = version.validation_rows is not None
-        found = pq.read_table(self._folder / part, columns=["validation" if marked else "digest"])
+        table = pq.read_table(self._folder / part, columns=["validation" if marked else "digest"])
         if marked:
-            return ~np.asarray(found["validation"])
-        digests = binary_to_numpy(found["digest"], np.uint64).reshape(-1, 2)[:, 0]
+            return ~np.asarray(table["validation"])
+        digests = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
         return ~is_validation(digests, share)
 
     def __call__(self, column: TableColumn) -> npt.NDArray[np.float64]:
@@ -108,11 +108,11 @@ class _TrainingRows:
 
     def _read(self, column: TableColumn) -> npt.NDArray[np.float64]:
         values = part_columns(self._folder, self._parts, f"{FEATURE}{column.name}")
-        found = [
-            encoded_values(one.filter(pa.array(kept)), column.kind, column)
-            for one, kept in zip(values, self._kept, strict=True)
+        numbers = [
+            encoded_values(part.filter(pa.array(kept)), column.kind, column)
+            for part, kept in zip(values, self._kept, strict=True)
         ]
-        return np.concatenate(found)
+        return np.concatenate(numbers)
 
 
 def unpack_preprocessed(version: DatasetVersion, split: Split, folder: Path) -> None:

@@ -50,20 +50,20 @@ class Cifar10:
         if self.path is None:
             root, origin = self._downloaded(folder), self.urls[0]
         else:
-            place = given_path(self.path, "CIFAR-10")
-            root, origin = locate(place) or place, str(place)
-        found = [(split, file) for split in FILES for file in _files(root, split)]
-        for _, file in found:
+            path = given_path(self.path, "CIFAR-10")
+            root, origin = locate(path) or path, str(path)
+        files = [(split, file) for split in FILES for file in _files(root, split)]
+        for _, file in files:
             _check_labels(file, self.classes)
-        digests = {file.name: digest_file(file) for _, file in found}
+        digests = {file.name: digest_file(file) for _, file in files}
         check_unchanged(root, digests)
         return SourceFiles(
             kind="cifar",
             root=str(root),
             origin=origin,
-            digest=digest_json([[split, digests[file.name], file.stat().st_size] for split, file in found]),
-            files=len(found),
-            bytes=sum(file.stat().st_size for _, file in found),
+            digest=digest_json([[split, digests[file.name], file.stat().st_size] for split, file in files]),
+            files=len(files),
+            bytes=sum(file.stat().st_size for _, file in files),
             classes=self.classes,
         )
 
@@ -97,33 +97,35 @@ class Cifar10:
             )
 
     def _downloaded(self, folder: Path) -> Path:
-        place = folder / f"cifar-10-{self.sha256[:16]}"
+        unpacked = folder / f"cifar-10-{self.sha256[:16]}"
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{place}.lock"):
-            self._fetch_once(folder, place)
-        return locate(place) or place
+        with FileLock(f"{unpacked}.lock"):
+            self._fetch_once(folder, unpacked)
+        return locate(unpacked) or unpacked
 
-    def _fetch_once(self, folder: Path, place: Path) -> None:
-        if not place.exists():
+    def _fetch_once(self, folder: Path, unpacked: Path) -> None:
+        if not unpacked.exists():
             archive = folder / "download" / "cifar-10-binary.tar.gz"
             fetch_any(self.urls, archive, size=self.size, sha256=self.sha256)
-            unpack(archive, place)
-            root = locate(place) or place
+            unpack(archive, unpacked)
+            root = locate(unpacked) or unpacked
             write_checksums(
                 root, {file.name: digest_file(file) for split in FILES for file in _files(root, split)}
             )
             archive.unlink(missing_ok=True)
 
 
-def locate(place: Path) -> Path | None:
-    """The folder, `place` or `cifar-10-batches-bin` in it, that holds any of CIFAR-10's .bin files; or None."""
+def locate(folder: Path) -> Path | None:
+    """The folder, `folder` or `cifar-10-batches-bin` in it, that holds any of CIFAR-10's .bin files; or None."""
     names = [name for names in FILES.values() for name in names]
-    return next((at for at in (place, place / _FOLDER) if any((at / name).is_file() for name in names)), None)
+    return next(
+        (at for at in (folder, folder / _FOLDER) if any((at / name).is_file() for name in names)), None
+    )
 
 
-def is_pickled(place: Path) -> bool:
-    """Whether `place` holds the Python version, which can't be read without running code that it may contain."""
-    return any((at / "data_batch_1").is_file() for at in (place, place / "cifar-10-batches-py"))
+def is_pickled(folder: Path) -> bool:
+    """Whether `folder` holds the Python version, which can't be read without running code that it may contain."""
+    return any((at / "data_batch_1").is_file() for at in (folder, folder / "cifar-10-batches-py"))
 
 
 def _files(root: Path, split: str) -> list[Path]:

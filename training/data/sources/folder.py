@@ -42,11 +42,11 @@ class ImageFolder:
             raise DataError(f"{root}: not a folder.")
         images, classes = list_images(root, self.classes)
         digest = listing_digest(images)
-        place = listing_folder(folder, root, digest)
-        _write_listing(place / _LISTING, images)
+        destination = listing_folder(folder, root, digest)
+        _write_listing(destination / _LISTING, images)
         return SourceFiles(
             kind="folder",
-            root=str(place),
+            root=str(destination),
             origin=str(root),
             digest=digest,
             files=len(images),
@@ -81,7 +81,9 @@ class ImageFolder:
 def _write_listing(file: Path, images: list[ImageFile]) -> None:
     """Write the listing as one record batch, so that any rows can be read without reading the others."""
     kinds = {name: pa.int64() if name == "size" else pa.large_string() for name in ImageFile._fields}
-    batch = pa.record_batch({n: pa.array([getattr(one, n) for one in images], k) for n, k in kinds.items()})
+    batch = pa.record_batch(
+        {n: pa.array([getattr(image, n) for image in images], k) for n, k in kinds.items()}
+    )
     counts = Counter(image.split for image in images)
     ends = dict(zip(sorted(counts), accumulate(counts[split] for split in sorted(counts)), strict=True))
     ranges = {split: [end - counts[split], end] for split, end in ends.items()}
@@ -91,8 +93,8 @@ def _write_listing(file: Path, images: list[ImageFile]) -> None:
 
 
 def _rows_of_splits(listing: pa.RecordBatch) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = json.loads(listing.schema.metadata[_SPLITS])
-    return found
+    ranges: dict[str, list[int]] = json.loads(listing.schema.metadata[_SPLITS])
+    return ranges
 
 
 def _listing(files: SourceFiles, split: str) -> pa.RecordBatch:

@@ -41,16 +41,16 @@ def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], 
     `root` holds `train/<class>/`, `test/<class>/` and optionally `val/<class>/`, or `<class>/` alone (split "").
     Raises :class:`DataError` that names the first file or folder which breaks a rule.
     """
-    found: list[tuple[str, str, str]] = []
+    files: list[tuple[str, str, str]] = []
     per_split: dict[str, set[str]] = {}
-    for split, place in _split_folders(root).items():
-        folders = _class_folders(place, classes)
+    for split, split_folder in _split_folders(root).items():
+        folders = _class_folders(split_folder, classes)
         per_split[split] = set(folders)
         for label, folder in folders.items():
-            found += [(split, label, path) for path in _image_paths(folder)]
+            files += [(split, label, path) for path in _image_paths(folder)]
     names = _agreed_classes(root, per_split, classes)
     # Tuples sort by split, class and content first; the path only decides the order of copies of one image.
-    return sorted(_hashed(found)), names
+    return sorted(_hashed(files)), names
 
 
 def listing_digest(images: list[ImageFile]) -> str:
@@ -64,8 +64,8 @@ def listing_digest(images: list[ImageFile]) -> str:
 def holds_images(root: Path) -> bool:
     """Whether `root` looks like a folder of class folders, with or without folders of splits above them."""
     folders = [Path(entry.path) for entry in visible(root) if entry.is_dir()]
-    places = [*folders, *(Path(inner.path) for name in NAMES for inner in _sub_folders(root / name))]
-    return any(_is_image(entry) for place in places for entry in visible(place))
+    class_folders = [*folders, *(Path(inner.path) for name in NAMES for inner in _sub_folders(root / name))]
+    return any(_is_image(entry) for folder in class_folders for entry in visible(folder))
 
 
 def visible(folder: Path) -> Iterator[os.DirEntry[str]]:
@@ -90,34 +90,35 @@ def _split_folders(root: Path) -> dict[str, Path]:
     divided = [name for name in NEEDED if _sub_folders(root / name)]
     if not divided:
         return {"": root}
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for entry in visible(root):
         split = split_named(entry.name)
         if not split:
             raise DataError(
                 f"{entry.path}: none of train/, val/ and test/, so it would not be used. Move it elsewhere."
             )
-        if split in found:
+        if split in folders:
             raise DataError(
-                f"{entry.path}: a second validation split beside {found[split].name}/. Join the two."
+                f"{entry.path}: a second validation split beside {folders[split].name}/. Join the two."
             )
         check_link(Path(entry.path))
-        found[split] = Path(entry.path)
-    if missing := [name for name in NEEDED if name not in found]:
+        folders[split] = Path(entry.path)
+    if missing := [name for name in NEEDED if name not in folders]:
         raise DataError(
-            f"{root / missing[0]}: missing, though {divided[0]}/ has class folders. {_remedy(root, missing[0], found)}"
+            f"{root / missing[0]}: missing, though {divided[0]}/ has class folders. "
+            f"{_remedy(root, missing[0], folders)}"
         )
-    return {name: found[name] for name in in_order(found)}
+    return {name: folders[name] for name in in_order(folders)}
 
 
-def _remedy(root: Path, missing: str, found: dict[str, Path]) -> str:
+def _remedy(root: Path, missing: str, folders: dict[str, Path]) -> str:
     """Message text: how to provide the split `missing`, given the splits that exist."""
-    if missing == TEST and VALIDATION in found:
+    if missing == TEST and VALIDATION in folders:
         return (
-            f"Rename {found[VALIDATION].name}/ to test/: then its images decide about promotion, and "
+            f"Rename {folders[VALIDATION].name}/ to test/: then its images decide about promotion, and "
             "data.validation_share of the training images validate each epoch."
         )
-    divided = next(iter(found))
+    divided = next(iter(folders))
     return (
         f"Add it, or move the class folders of {divided}/ up into {root} and let data.test_share divide them."
     )
@@ -132,9 +133,9 @@ def _check_name(entry: os.DirEntry[str]) -> None:
         ) from error
 
 
-def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
+def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, Path]:
     folders = {}
-    for entry in visible(place):
+    for entry in visible(folder):
         if not entry.is_dir():
             check_link(Path(entry.path))
             raise DataError(
@@ -148,7 +149,7 @@ def _class_folders(place: Path, classes: tuple[str, ...]) -> dict[str, Path]:
         folders[entry.name] = Path(entry.path)
     if not folders:
         raise DataError(
-            f"{place}: no class folders, so no images. It must hold one folder of images a class."
+            f"{folder}: no class folders, so no images. It must hold one folder of images a class."
         )
     return folders
 
@@ -185,8 +186,8 @@ def _agreed_classes(root: Path, per_split: dict[str, set[str]], declared: tuple[
     return declared or tuple(sorted(wanted))
 
 
-def _hashed(found: list[tuple[str, str, str]]) -> Iterator[ImageFile]:
-    parts = [found[start : start + _PER_TASK] for start in range(0, len(found), _PER_TASK)]
+def _hashed(files: list[tuple[str, str, str]]) -> Iterator[ImageFile]:
+    parts = [files[start : start + _PER_TASK] for start in range(0, len(files), _PER_TASK)]
     with ThreadPoolExecutor(_THREADS) as pool:
         for images in pool.map(_hash_part, parts):
             yield from images

@@ -67,11 +67,11 @@ class ImageFolder(class_folders.ImageFolder):
             raise DataError(f"{root}: not a folder.")
         images = list_with_targets(root, self.targets, self.target)
         digest = digest_json({"target": self.target, "images": listing_digest(images)})
-        place = listing_folder(folder, root, digest)
-        _write_listing(place / _LISTING, images)
+        destination = listing_folder(folder, root, digest)
+        _write_listing(destination / _LISTING, images)
         return SourceFiles(
             kind=KIND,
-            root=str(place),
+            root=str(destination),
             origin=str(root),
             digest=digest,
             files=len(images),

@@ -54,8 +54,8 @@ class IdxFiles:
         if self.path is None:
             raw, origin = self._downloaded(folder), f"{self.name}, as published"
         else:
-            place = given_path(self.path, self.name)
-            raw, origin = _find(place, folder, self.name), str(place)
+            path = given_path(self.path, self.name)
+            raw, origin = _find(path, folder, self.name), str(path)
         files = {role: raw / name for role, name in FILES.items()}
         digests = {role: digest_file(_present(file)) for role, file in files.items()}
         check_unchanged(raw, {file.name: digests[role] for role, file in files.items()})
@@ -95,17 +95,17 @@ class IdxFiles:
 
     def _downloaded(self, folder: Path) -> Path:
         own = "" if self.published is None else f"-{digest_json(asdict(self.published))[:16]}"
-        place = folder / f"{self.name}{own}"
-        raw = place / "raw"
-        place.mkdir(parents=True, exist_ok=True)
-        with FileLock(place / "download.lock"):
-            self._fetch_once(place, raw)
+        data_folder = folder / f"{self.name}{own}"
+        raw = data_folder / "raw"
+        data_folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(data_folder / "download.lock"):
+            self._fetch_once(data_folder, raw)
         return raw
 
-    def _fetch_once(self, place: Path, raw: Path) -> None:
+    def _fetch_once(self, folder: Path, raw: Path) -> None:
         if not raw.exists():
             site = self.published or publication(self.name)
-            packed = [place / "download" / file.name for file in site.files]
+            packed = [folder / "download" / file.name for file in site.files]
             for target, file in zip(packed, site.files, strict=True):
                 urls = [f"{mirror.rstrip('/')}/{file.name}" for mirror in site.mirrors]
                 fetch_any(urls, target, size=file.size, sha256=file.sha256, md5=file.md5)
@@ -114,36 +114,37 @@ class IdxFiles:
                 target.unlink(missing_ok=True)
 
 
-def locate(place: Path, name: str = "") -> Path | None:
-    """The folder with idx files: `place`, its raw/, or raw/ in one of its folders, as torchvision has it; or None.
+def locate(folder: Path, name: str = "") -> Path | None:
+    """The folder with idx files: `folder`, its raw/, or raw/ in one of its folders, as torchvision has it; or None.
 
     Of several such folders, the folder `name` is meant. Raises :class:`DataError` if none of them has this name: they
     have the same files, so another data set would be read without an error.
     """
-    near = [at for at in (place, place / "raw") if _holds_files(at)]
+    near = [at for at in (folder, folder / "raw") if _holds_files(at)]
     if near:
         return near[0]
-    found = {at.parent.name: at for at in sorted(place.glob("*/raw")) if _holds_files(at)}
-    if len(found) > 1 and name not in found:
+    raw_folders = {at.parent.name: at for at in sorted(folder.glob("*/raw")) if _holds_files(at)}
+    if len(raw_folders) > 1 and name not in raw_folders:
         raise DataError(
-            f"{place}: has the idx files of several data sets ({', '.join(found)}). Give the folder of one of them."
+            f"{folder}: has the idx files of several data sets ({', '.join(raw_folders)}). "
+            "Give the folder of one of them."
         )
-    return found.get(name) or next(iter(found.values()), None)
+    return raw_folders.get(name) or next(iter(raw_folders.values()), None)
 
 
-def _holds_files(place: Path) -> bool:
-    return any((place / f"{name}{suffix}").is_file() for name in FILES.values() for suffix in ("", ".gz"))
+def _holds_files(folder: Path) -> bool:
+    return any((folder / f"{name}{suffix}").is_file() for name in FILES.values() for suffix in ("", ".gz"))
 
 
-def _find(place: Path, folder: Path, name: str) -> Path:
-    found = locate(place, name)
-    if found is None:
+def _find(path: Path, folder: Path, name: str) -> Path:
+    root = locate(path, name)
+    if root is None:
         raise DataError(
-            f"{place}: none of the files {', '.join(FILES.values())} is here, in raw/ or in a folder's raw/."
+            f"{path}: none of the files {', '.join(FILES.values())} is here, in raw/ or in a folder's raw/."
         )
-    packed = [found / f"{name}.gz" for name in FILES.values()]
-    if any((found / name).is_file() for name in FILES.values()):
-        return found
+    packed = [root / f"{name}.gz" for name in FILES.values()]
+    if any((root / name).is_file() for name in FILES.values()):
+        return root
     packed = [_present(file) for file in packed]
     raw = folder / "unpacked" / digest_json([digest_file(file) for file in packed])[:16] / "raw"
     if not raw.exists():

@@ -63,13 +63,13 @@ def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
             f"its {target!r}, or move the image elsewhere."
         )
     divided = _has_splits(root)
-    found = [
+    files = [
         (_split(root, entry.name) if divided else "", entry.number, str(root / entry.name))
         for entry in entries.values()
     ]
-    _check_splits(root, {split for split, *_ in found})
+    _check_splits(root, {split for split, *_ in files})
     # By content, not by target: data.feed=stream would read similar targets together.
-    return sorted(_read(found), key=lambda one: (one.split, one.sha256, one.label, one.path))
+    return sorted(_read(files), key=lambda image: (image.split, image.sha256, image.label, image.path))
 
 
 def _find_tables(root: Path, name: str, target: str) -> list[Path]:
@@ -100,23 +100,23 @@ def _images(root: Path) -> Iterator[str]:
     while waiting:
         prefix, folder, above = waiting.pop()
         status = folder.stat()
-        place = (status.st_dev, status.st_ino)
-        if place in above:
+        identity = (status.st_dev, status.st_ino)
+        if identity in above:
             raise DataError(
                 f"{folder}: a link to a folder above it, so the images have no end. Remove the link."
             )
         for entry in visible(folder):
             check_link(Path(entry.path))
             if entry.is_dir():
-                waiting.append((f"{prefix}{entry.name}/", Path(entry.path), above | {place}))
+                waiting.append((f"{prefix}{entry.name}/", Path(entry.path), above | {identity}))
             elif _is_image(entry.name):
                 yield f"{prefix}{entry.name}"
 
 
-def _read(found: list[tuple[str, str, str]]) -> list[ImageFile]:
+def _read(files: list[tuple[str, str, str]]) -> list[ImageFile]:
     """The images with their digests. Raises :class:`DataError` for a file that is empty, not plain, or too large."""
     try:
-        return list(_hashed(found))
+        return list(_hashed(files))
     except DataError as error:
         if not isinstance(error.__cause__, NotPlainError):
             raise
@@ -225,4 +225,6 @@ def _check_splits(root: Path, splits: set[str]) -> None:
     if not splits:
         raise DataError(f"{root}: no images ({', '.join(sorted(IMAGE_SUFFIXES))}).")
     if not is_divided(splits):
-        raise DataError(f"{root}: no images in {' and '.join(one for one in NEEDED if one not in splits)}/.")
+        raise DataError(
+            f"{root}: no images in {' and '.join(split for split in NEEDED if split not in splits)}/."
+        )

@@ -12,9 +12,9 @@ def installed_file(name: str) -> Path:
     """Path of one of scikit-learn's data files. Raises :class:`DataError` when it is missing."""
     # Not imported: importing scikit-learn takes longer than all the rest of a run in which nothing changed.
     spec = importlib.util.find_spec("sklearn")
-    places = (spec.submodule_search_locations if spec else None) or ()
-    for place in places:
-        file = Path(place) / "datasets" / "data" / name
+    locations = (spec.submodule_search_locations if spec else None) or ()
+    for location in locations:
+        file = Path(location) / "datasets" / "data" / name
         if file.is_file():
             return file
     raise DataError(

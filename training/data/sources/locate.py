@@ -36,8 +36,10 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
     columns. Raises :class:`training.errors.SettingError` when nothing exists at `path`, and :class:`DataError` when
     nothing there is recognised or an archive is unsafe.
     """
-    place = given_path(path, "the source", "data.path")
-    inside = unpacked(place, folder) if place.is_file() and is_archive(place) else place
+    source_path = given_path(path, "the source", "data.path")
+    inside = (
+        unpacked(source_path, folder) if source_path.is_file() and is_archive(source_path) else source_path
+    )
     if isinstance(own, Table):
         source, kind = _own_files(inside, own), "a table"
     elif isinstance(own, Text):
@@ -46,10 +48,10 @@ def open_path(path: Path, folder: Path, classes: tuple[str, ...] = (), own: Sour
         source, kind = _own_files(inside, own), "a folder of images with a table of targets"
     else:
         source, kind = _recognise(inside, classes, own)
-    log.info("%s: recognised as %s", place, kind)
+    log.info("%s: recognised as %s", source_path, kind)
     if type(own) is type(source):
         source = replace(cast(Any, own), path=cast(Any, source).path)
-    return source if inside == place else Packed(source, place, inside)
+    return source if inside == source_path else Packed(source, source_path, inside)
 
 
 def reader(files: SourceFiles) -> Source:
@@ -115,68 +117,68 @@ def check_has_target(source: Source, problem: str) -> None:
         )
 
 
-def _own_files(place: Path, own: "Table | ImageFolder | Text") -> Source:
-    """The source of a recipe with its files at `place`, or in the only folder there.
+def _own_files(path: Path, own: "Table | ImageFolder | Text") -> Source:
+    """The source of a recipe with its files at `path`, or in the only folder there.
 
     A folder that has the recipe's table of targets, also in a sub-folder, is the folder of images.
     """
     for _ in range(_MAX_DEPTH):
-        inner = _only_folder(place)
-        has_targets = isinstance(own, ImageFolder) and (place / own.targets).is_file()
+        inner = _only_folder(path)
+        has_targets = isinstance(own, ImageFolder) and (path / own.targets).is_file()
         if inner is None or inner.name in NAMES or has_targets:
             break
-        place = inner
-    return replace(own, path=place)
+        path = inner
+    return replace(own, path=path)
 
 
-def _recognise(place: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str]:
+def _recognise(path: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str]:
     for depth in range(_MAX_DEPTH):
-        if found := _look(place, classes, own):
-            return found
-        inner = _only_folder(place)
+        if source_and_kind := _look(path, classes, own):
+            return source_and_kind
+        inner = _only_folder(path)
         if inner is None or depth == _MAX_DEPTH - 1:
             break
-        place = inner
-    if _holds_csv(place):
-        raise DataError(f"{place}: CSV files need a recipe with a table, as source=Table(path, target=...).")
+        path = inner
+    if _holds_csv(path):
+        raise DataError(f"{path}: CSV files need a recipe with a table, as source=Table(path, target=...).")
     raise DataError(
-        f"{place}: no source that Evergreen knows. Looked for idx files (such as "
+        f"{path}: no source that Evergreen knows. Looked for idx files (such as "
         f"{idx.FILES['train', 'images']}), CIFAR-10's binary version (such as data_batch_1.bin), *.parquet "
         "here or in train/ and test/, folders of images (train/<class>/ and test/<class>/, or <class>/), and "
         f"archives of these ({', '.join(SUFFIXES)})."
     )
 
 
-def _look(place: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str] | None:
-    """The source at `place` and its kind in words. CIFAR-10 beside idx files is meant if `own` is CIFAR-10."""
-    if place.is_file():
-        is_parquet = place.suffix.lower() in {".parquet", ".pq"}
-        return (ParquetImages(place, classes=classes), "a Parquet file") if is_parquet else None
+def _look(path: Path, classes: tuple[str, ...], own: Source | None) -> tuple[Source, str] | None:
+    """The source at `path` and its kind in words. CIFAR-10 beside idx files is meant if `own` is CIFAR-10."""
+    if path.is_file():
+        is_parquet = path.suffix.lower() in {".parquet", ".pq"}
+        return (ParquetImages(path, classes=classes), "a Parquet file") if is_parquet else None
     name = own.name if isinstance(own, IdxFiles) else ""
-    is_cifar = cifar.locate(place) is not None
-    if not (is_cifar and isinstance(own, Cifar10)) and idx.locate(place, name):
-        return IdxFiles(place.name, classes, place), "idx files as of MNIST"
+    is_cifar = cifar.locate(path) is not None
+    if not (is_cifar and isinstance(own, Cifar10)) and idx.locate(path, name):
+        return IdxFiles(path.name, classes, path), "idx files as of MNIST"
     if is_cifar:
-        return Cifar10(place, classes or cifar.CLASSES), "CIFAR-10's binary version"
-    if cifar.is_pickled(place):
+        return Cifar10(path, classes or cifar.CLASSES), "CIFAR-10's binary version"
+    if cifar.is_pickled(path):
         raise DataError(
-            f"{place}: the Python version of CIFAR-10 is made of pickles, which can run any code and are "
+            f"{path}: the Python version of CIFAR-10 is made of pickles, which can run any code and are "
             "never loaded. Take cifar-10-binary.tar.gz instead."
         )
-    if any(files_with(at, (".parquet",)) for at in (place, place / "train", place / "test")):
-        return ParquetImages(place, classes=classes), "Parquet files"
-    if folder_listing.holds_images(place):
-        return ImageFolder(place, classes), "folders of images, one a class"
+    if any(files_with(at, (".parquet",)) for at in (path, path / "train", path / "test")):
+        return ParquetImages(path, classes=classes), "Parquet files"
+    if folder_listing.holds_images(path):
+        return ImageFolder(path, classes), "folders of images, one a class"
     return None
 
 
-def _holds_csv(place: Path) -> bool:
-    return place.suffix.lower() == ".csv" if place.is_file() else bool(files_with(place, (".csv",)))
+def _holds_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv" if path.is_file() else bool(files_with(path, (".csv",)))
 
 
-def _only_folder(place: Path) -> Path | None:
-    """The only folder in `place`, or None when there is anything else that is visible."""
-    if not place.is_dir():
+def _only_folder(path: Path) -> Path | None:
+    """The only folder in `path`, or None when there is anything else that is visible."""
+    if not path.is_dir():
         return None
-    inner = list(folder_listing.visible(place))
+    inner = list(folder_listing.visible(path))
     return Path(inner[0].path) if len(inner) == 1 and inner[0].is_dir() else None

@@ -27,29 +27,29 @@ log = logging.getLogger("evergreen.sources")
 
 @dataclass(frozen=True)
 class Packed:
-    """A source in an archive: `source` reads the files that were unpacked from `archive` to `place`."""
+    """A source in an archive: `source` reads the files that were unpacked from `archive` to `root`."""
 
     source: Source
     archive: Path
-    place: Path
+    root: Path
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Fetch the inner source; unpack its files again when they have changed since the first fetch."""
-        note = self.place.with_name(f"{self.place.name}.json")
+        note = self.root.with_name(f"{self.root.name}.json")
         name = digest_json([type(self.source).__name__, _options(self.source)])
         try:
-            digests = read_record(note, Digests, self.place.name).root if note.exists() else {}
+            digests = read_record(note, Digests, self.root.name).root if note.exists() else {}
             files = self._same(folder, digests[name]) if name in digests else self.source.fetch(folder)
         except DamagedError as error:
             set_aside(note, error.what)
             digests, files = {}, None  # without a digest, changes can't be detected
         if files is None:
-            log.warning("%s: what was unpacked to %s was changed; unpacked again", self.archive, self.place)
-            shutil.rmtree(self.place)
-            unpack(self.archive, self.place)
+            log.warning("%s: what was unpacked to %s was changed; unpacked again", self.archive, self.root)
+            shutil.rmtree(self.root)
+            unpack(self.archive, self.root)
             files = self.source.fetch(folder)
         if digests.get(name) != files.digest:
-            write_record(note, Digests(digests | {name: files.digest}), self.place.name)
+            write_record(note, Digests(digests | {name: files.digest}), self.root.name)
         return files.model_copy(update={"origin": str(self.archive)})
 
     def _same(self, folder: Path, digest: str) -> SourceFiles | None:
@@ -79,11 +79,11 @@ def unpacked(archive: Path, folder: Path) -> Path:
 
     Raises :class:`DataError` as :func:`unpack` does.
     """
-    place = folder / "unpacked" / digest_file(archive)[:16]
-    if not place.exists():
-        log.info("%s: unpacking to %s", archive, place)
-        unpack(archive, place)
-    return place
+    root = folder / "unpacked" / digest_file(archive)[:16]
+    if not root.exists():
+        log.info("%s: unpacking to %s", archive, root)
+        unpack(archive, root)
+    return root
 
 
 def _options(source: Source) -> dict[str, Any]:

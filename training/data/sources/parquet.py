@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from training.data.sources.parquet_files import open_parquet, read_types
+from training.data.sources.parquet_files import open_parquet, read_types, rows_to_read
 from training.data.sources.parquet_index import (
     IndexedRow,
     class_names,
@@ -58,34 +58,38 @@ class ParquetImages:
         """Hash the files and check schema and labels; an index of rows is written to `folder`, no file is copied."""
         root = given_path(self.path, "a Parquet source")
         # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
-        found = sorted(
+        hashed_files = sorted(
             (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
         )
-        files = [file for *_, file in found]
+        files = [file for *_, file in hashed_files]
         names, per_file = class_names(files, self.label, self.classes)
         index = [
             row
-            for number, (split, _, _, file) in enumerate(found)
+            for number, (split, _, _, file) in enumerate(hashed_files)
             for row in index_file(number, file, split, self.image, self.label, per_file[number])
         ]
         check_divided(root, {row.split for row in index})
         for file in files:
             check_images(file, self.image)
-        read = {"columns": [self.image, self.label], "files": [list(one[:3]) for one in found]}
+        read = {"columns": [self.image, self.label], "files": [list(entry[:3]) for entry in hashed_files]}
         digest = digest_json(read | ({"classes": list(self.classes)} if self.classes else {}))
-        place = listing_folder(folder, root, digest)
+        index_folder = listing_folder(folder, root, digest)
         write_index(
-            place,
+            index_folder,
             index,
-            Notes(image=self.image, files=[str(file) for file in files], sizes=[one[2] for one in found]),
+            Notes(
+                image=self.image,
+                files=[str(file) for file in files],
+                sizes=[entry[2] for entry in hashed_files],
+            ),
         )
         return SourceFiles(
             kind="parquet",
-            root=str(place),
+            root=str(index_folder),
             origin=str(root),
             digest=digest,
             files=len(files),
-            bytes=sum(size for _, _, size, _ in found),
+            bytes=sum(size for _, _, size, _ in hashed_files),
             classes=names or class_order({row.label for row in index}),
         )
 
@@ -95,8 +99,8 @@ class ParquetImages:
 
     def splits(self, files: SourceFiles) -> Sequence[str]:
         """("train", "test") with or without "val", or ("",) when neither files nor a column `split` give splits."""
-        found = pq.read_table(Path(files.root) / _INDEX, columns=["split"])["split"].unique().to_pylist()
-        return in_order(found)
+        names = pq.read_table(Path(files.root) / _INDEX, columns=["split"])["split"].unique().to_pylist()
+        return in_order(names)
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Raw rows, encoded or as pixels as in the files; ascending `rows` need the fewest passes over the files."""
@@ -106,11 +110,9 @@ class ParquetImages:
         labels = chosen["label"].to_pylist()
         kept: list[tuple[int, _Found]] = []
         total = 0
-        for position, found in enumerate(
-            _in_order(notes, chosen["file"].to_numpy(), chosen["row"].to_numpy())
-        ):
-            kept.append((position, found))
-            total += len(found.image.content)
+        for position, row in enumerate(_in_order(notes, chosen["file"].to_numpy(), chosen["row"].to_numpy())):
+            kept.append((position, row))
+            total += len(row.image.content)
             if len(kept) == _CHUNK_ROWS * 4 or total > _BATCH_BYTES:
                 yield _batch(kept, labels, split)
                 kept, total = [], 0
@@ -133,17 +135,17 @@ class _Found(NamedTuple):
 
 def _batch(kept: list[tuple[int, _Found]], labels: list[str], split: str) -> pa.RecordBatch:
     return raw_batch(
-        [found.image for _, found in kept],
+        [row.image for _, row in kept],
         [labels[position] for position, _ in kept],
         split,
-        [found.where for _, found in kept],
+        [row.where for _, row in kept],
     )
 
 
 def check_divided(root: Path, splits: set[str]) -> None:
     if not is_divided(splits):
         raise DataError(
-            f"{root}: rows of {', '.join(sorted(one or 'no split' for one in splits))} only. Give every row "
+            f"{root}: rows of {', '.join(sorted(split or 'no split' for split in splits))} only. Give every row "
             "a split, and rows to train and test, or divide none and let data.test_share divide them."
         )
 
@@ -157,10 +159,10 @@ def check_images(file: Path, column: str) -> None:
         raise DataError(f"{file}: column {column!r} {error}.") from error
 
 
-def write_index(place: Path, index: list[IndexedRow], notes: Notes) -> None:
+def write_index(folder: Path, index: list[IndexedRow], notes: Notes) -> None:
     columns = dict(zip(IndexedRow._fields, map(pa.array, zip(*index, strict=True)), strict=True))
-    write_record(place / _NOTES, notes, place.name)
-    with atomic_file(place / _INDEX) as aside:
+    write_record(folder / _NOTES, notes, folder.name)
+    with atomic_file(folder / _INDEX) as aside:
         pq.write_table(pa.table(columns), aside)
 
 
@@ -172,9 +174,9 @@ def _index(files: SourceFiles, split: str, columns: list[str]) -> pa.Table:
 
 
 def _read_notes(files: SourceFiles) -> Notes:
-    place = Path(files.root)
+    folder = Path(files.root)
     notes = read_record(
-        place / _NOTES, Notes, place.name, "Run the command again: it reads the labels again."
+        folder / _NOTES, Notes, folder.name, "Run the command again: it reads the labels again."
     )
     for name, size in zip(notes.files, notes.sizes, strict=True):
         if not Path(name).is_file() or Path(name).stat().st_size != size:
@@ -193,8 +195,8 @@ def _in_order(notes: Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
         unique, back = np.unique(keys[part], return_inverse=True)
         first = np.searchsorted(keys[part], unique, sorter=(order := np.argsort(keys[part])))
         picked = order[first]
-        found = list(_ascending(notes, files[part][picked], rows[part][picked]))
-        yield from (found[position] for position in back.tolist())
+        chunk = list(_ascending(notes, files[part][picked], rows[part][picked]))
+        yield from (chunk[position] for position in back.tolist())
 
 
 def _ascending(notes: Notes, files: Numbers, rows: Numbers) -> Iterator[_Found]:
@@ -219,7 +221,9 @@ def _from_group(
 ) -> Iterator[_Found]:
     begin = start
     try:
-        for batch in parquet.iter_batches(_CHUNK_ROWS, row_groups=[group], columns=[column]):
+        for batch in parquet.iter_batches(
+            rows_to_read(parquet, group, column, _CHUNK_ROWS), row_groups=[group], columns=[column]
+        ):
             stop, cell = start + len(batch), cells(batch[column])
             for row in rows[(rows >= start) & (rows < stop)].tolist():
                 yield _found(cell, row - start, f"{file} row {row}", column)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from training.errors import DataError
 
+_READ_BYTES = 64 << 20
 # Extension types of Ray Data whose values are arrays of numbers. Their metadata is read as JSON.
 _RAY_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_variable_shaped_tensor")
 
@@ -47,6 +48,16 @@ def read_types(file: Path) -> pa.Schema:
         return parquet.schema_arrow
 
 
+def rows_to_read(parquet: pq.ParquetFile, group: int, column: str, most: int) -> int:
+    """Rows of a row group to read at once: at most `most`, and about 64 MiB of the column by its mean size."""
+    described = parquet.metadata.row_group(group)
+    parts = (described.column(number) for number in range(described.num_columns))
+    size: int = sum(
+        part.total_uncompressed_size for part in parts if f"{part.path_in_schema}.".startswith(f"{column}.")
+    )
+    return max(1, min(most, _READ_BYTES * int(described.num_rows) // max(1, size)))
+
+
 def check_types(file: Path, schema: pa.Schema) -> None:
     """Raise :class:`DataError` for a column of a type that is defined in Python, also inside a list or a struct.
 
@@ -54,10 +65,10 @@ def check_types(file: Path, schema: pa.Schema) -> None:
     unpickles each value. Arrow's own types, and Ray's tensors, read numbers alone.
     """
     for field in schema:
-        if (found := _python_type(field.type)) is not None:
+        if (python_type := _python_type(field.type)) is not None:
             raise DataError(
-                f"{file}: column {field.name!r} is of type {found}, whose values may run code when they are read. "
-                "Write the file again, with plain columns."
+                f"{file}: column {field.name!r} is of type {python_type}, whose values may run code when they are "
+                "read. Write the file again, with plain columns."
             )
 
 
@@ -70,4 +81,4 @@ def _python_type(kind: pa.DataType) -> str | None:
         inner.append(kind.storage_type)
     if pa.types.is_dictionary(kind):
         inner.append(kind.value_type)
-    return next((found for one in inner if (found := _python_type(one)) is not None), None)
+    return next((name for nested in inner if (name := _python_type(nested)) is not None), None)

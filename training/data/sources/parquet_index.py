@@ -69,18 +69,18 @@ def find_files(
     """
     if root.is_file():
         return [("", root)]
-    found = [(split_named(name), file) for name in NAMES for file in files_with(root / name, suffixes)]
+    files = [(split_named(name), file) for name in NAMES for file in files_with(root / name, suffixes)]
     flat = files_with(root, suffixes)
-    if found and flat:
+    if files and flat:
         raise DataError(f"{flat[0]}: beside train/ and test/, so it would not be used. Move it elsewhere.")
-    found = found or [(_split_by_name(file), file) for file in flat]
-    if not found:
+    files = files or [(_split_by_name(file), file) for file in flat]
+    if not files:
         wanted = " or ".join(f"*{suffix}" for suffix in suffixes)
         raise DataError(f"{root}: no {wanted} here or in train/ and test/.")
-    for _, file in found:
+    for _, file in files:
         check_plain(file)
-    _check_unused(root, {file for _, file in found}, suffixes)
-    present = {split for split, _ in found}
+    _check_unused(root, {file for _, file in files}, suffixes)
+    present = {split for split, _ in files}
     if not is_divided(present):
         missing = " and ".join(
             f"{split}/ or {split}-*{suffixes[0]}" for split in NEEDED if split not in present
@@ -89,7 +89,7 @@ def find_files(
             f"{root}: some {kind} files are {' and '.join(sorted(filter(None, present)))}, but {missing} is "
             "missing, or not every file says its split. Divide all, or none and let data.test_share do it."
         )
-    return found
+    return files
 
 
 def _check_unused(root: Path, used: set[Path], suffixes: tuple[str, ...]) -> None:
@@ -117,11 +117,11 @@ def _check_unused(root: Path, used: set[Path], suffixes: tuple[str, ...]) -> Non
 
 def _first_below(folder: Path, suffixes: tuple[str, ...]) -> Path | None:
     """A file in `folder`, at any depth, whose name ends in one of `suffixes`; hidden files and folders are left out."""
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(_HIDDEN))
         for name in sorted(names):
             if name.lower().endswith(suffixes) and not name.startswith(_HIDDEN):
-                return Path(place, name)
+                return Path(parent, name)
     return None
 
 
@@ -147,8 +147,8 @@ def index_file(
     labels = _labels(table[label], file, label, classes)
     splits = splits_of(table, file, split)
     return [
-        IndexedRow(*one)
-        for one in zip(splits, [number] * len(labels), range(len(labels)), labels, strict=True)
+        IndexedRow(*fields)
+        for fields in zip(splits, [number] * len(labels), range(len(labels)), labels, strict=True)
     ]
 
 

@@ -112,10 +112,10 @@ def _encoded(content: bytes | None) -> RawImage:
 def _tensor(column: pa.ExtensionArray, row: int) -> npt.NDArray[Any]:
     if not column[row].is_valid:
         raise CellError("is null")
-    one = column.slice(row, 1)
-    if one.storage.flatten().null_count:
+    cell = column.slice(row, 1)
+    if cell.storage.flatten().null_count:
         raise CellError("has a pixel that is null")
-    values: npt.NDArray[Any] = one.to_numpy_ndarray()[0]
+    values: npt.NDArray[Any] = cell.to_numpy_ndarray()[0]
     return values
 
 

@@ -23,25 +23,29 @@ class ParquetTargets(ParquetImages):
     def fetch(self, folder: Path) -> SourceFiles:
         """Hash the files and check schema and numbers; an index of rows is written to `folder`, no file is copied."""
         root = given_path(self.path, "a Parquet source")
-        found = sorted(
+        hashed_files = sorted(
             (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
         )
-        files = [file for *_, file in found]
+        files = [file for *_, file in hashed_files]
         index = [
-            row for number, (split, *_, file) in enumerate(found) for row in self._rows(number, file, split)
+            row
+            for number, (split, *_, file) in enumerate(hashed_files)
+            for row in self._rows(number, file, split)
         ]
         check_divided(root, {row.split for row in index})
         for file in files:
             check_images(file, self.image)
         digest = digest_json(
-            {"image": self.image, "target": self.label, "files": [list(one[:3]) for one in found]}
+            {"image": self.image, "target": self.label, "files": [list(entry[:3]) for entry in hashed_files]}
         )
-        place = listing_folder(folder, root, digest)
-        sizes = [size for _, _, size, _ in found]
-        write_index(place, index, Notes(image=self.image, files=[str(file) for file in files], sizes=sizes))
+        index_folder = listing_folder(folder, root, digest)
+        sizes = [size for _, _, size, _ in hashed_files]
+        write_index(
+            index_folder, index, Notes(image=self.image, files=[str(file) for file in files], sizes=sizes)
+        )
         return SourceFiles(
             kind=KIND,
-            root=str(place),
+            root=str(index_folder),
             origin=str(root),
             digest=digest,
             files=len(files),
@@ -67,6 +71,6 @@ class ParquetTargets(ParquetImages):
         numbers = target_texts(table[self.label], self.label, lambda row: f"{file} row {row}")
         splits = splits_of(table, file, split)
         return [
-            IndexedRow(*one)
-            for one in zip(splits, [number] * len(numbers), range(len(numbers)), numbers, strict=True)
+            IndexedRow(*fields)
+            for fields in zip(splits, [number] * len(numbers), range(len(numbers)), numbers, strict=True)
         ]

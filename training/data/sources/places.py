@@ -20,10 +20,10 @@ class Digests(RootModel[dict[str, str]]):
     """sha256 digests by file name."""
 
 
-def given_path(path: str | Path | None, what: str, place: str = "recipe") -> Path:
+def given_path(path: str | Path | None, what: str, origin: str = "recipe") -> Path:
     """The absolute path that the user gave for a source.
 
-    In messages, `what` names the source, and `place` where the path is given: the recipe, or the setting data.path.
+    In messages, `what` names the source, and `origin` where the path is given: the recipe, or the setting data.path.
 
     Raises :class:`SettingError` when the user gave no path, or nothing exists at the path.
     """
@@ -31,12 +31,13 @@ def given_path(path: str | Path | None, what: str, place: str = "recipe") -> Pat
         raise SettingError(
             f"data.path: {what} has no download; set data.path to where it lies on this machine."
         )
-    found = resolved(path, place)
-    if not found.exists():
+    absolute_path = resolved(path, origin)
+    if not absolute_path.exists():
         raise SettingError(
-            f"{place}: the path of {what}, {found}, does not exist. Check the spelling, and that the disk is mounted."
+            f"{origin}: the path of {what}, {absolute_path}, does not exist. "
+            "Check the spelling, and that the disk is mounted."
         )
-    return found
+    return absolute_path
 
 
 def beside(source: Source, folder: Path) -> Source:

@@ -13,12 +13,12 @@ def split_named(name: str) -> str:
     return _NAMES.get(name, "")
 
 
-def in_order(found: Iterable[str]) -> tuple[str, ...]:
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """The splits of a source in the fixed order train, val, test; ("",) when the source has no splits."""
-    present = set(found)
+    present = set(names)
     return ("",) if present == {""} else tuple(name for name in (TRAIN, VALIDATION, TEST) if name in present)
 
 
-def is_divided(found: Iterable[str]) -> bool:
+def is_divided(names: Iterable[str]) -> bool:
     """Whether the splits are a valid set: none at all (""), or train and test, with or without val."""
-    return set(found) - {VALIDATION} == set(NEEDED) or set(found) == {""}
+    return set(names) - {VALIDATION} == set(NEEDED) or set(names) == {""}

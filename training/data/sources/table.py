@@ -55,8 +55,8 @@ class Table:
 
     def __post_init__(self) -> None:
         if isinstance(self.drop, str) or self.drop is None:
-            one = [] if self.drop is None else [self.drop]
-            raise SettingError(f"Table(drop={self.drop!r}): give a list of columns, as drop={one}")
+            columns = [] if self.drop is None else [self.drop]
+            raise SettingError(f"Table(drop={self.drop!r}): give a list of columns, as drop={columns}")
         if not isinstance(self.types, Mapping):
             raise SettingError(
                 f'Table(types={self.types!r}): give a kind for each name, as types={{"zip": "category"}}'
@@ -93,19 +93,19 @@ class Table:
         )
         # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
         options = Options(**{name: value for name, value in vars(self).items() if name != "path"})
-        digest = digest_json({"options": self._chosen(), "files": [list(one[:3]) for one in files]})
+        digest = digest_json({"options": self._chosen(), "files": [list(entry[:3]) for entry in files]})
         about = [digest, [str(file) for *_, file in files], code_digests(__name__)]
-        place = folder / "tables" / digest_json(about)[:16]
-        notes = find_copy(place)
+        copy_folder = folder / "tables" / digest_json(about)[:16]
+        notes = find_copy(copy_folder)
         if notes is None:
-            ingest([(split, file) for split, _, _, file in files], options, place)
-            notes = read_notes(place)
+            ingest([(split, file) for split, _, _, file in files], options, copy_folder)
+            notes = read_notes(copy_folder)
             _check_unchanged(files)
         check_divided(str(root), notes.rows)
-        forget_old_copies(place)
+        forget_old_copies(copy_folder)
         return SourceFiles(
             kind="table",
-            root=str(place),
+            root=str(copy_folder),
             origin=str(root),
             digest=digest,
             files=len(files),

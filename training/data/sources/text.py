@@ -92,30 +92,34 @@ class Text:
         tables = self._tables(root)
         find = find_text_files if self.target is None else find_class_files
         classes = [] if tables else find(root)
-        read = [one.path for one in classes] or [file for _, file in tables]
+        read = [class_file.path for class_file in classes] or [file for _, file in tables]
         known = {file: (digest_file(file), file.stat().st_size) for file in read}
         # Sorted by content, so that file names don't matter.
-        classes.sort(key=lambda one: (one.split, one.label or "", known[one.path]))
-        tables.sort(key=lambda one: (one[0], known[one[1]]))
+        classes.sort(
+            key=lambda class_file: (class_file.split, class_file.label or "", known[class_file.path])
+        )
+        tables.sort(key=lambda table: (table[0], known[table[1]]))
         about = [(split, "", *known[file]) for split, file in tables]
-        about += [(one.split, one.label or "", *known[one.path]) for one in classes]
+        about += [
+            (class_file.split, class_file.label or "", *known[class_file.path]) for class_file in classes
+        ]
         options = {"text": self.text, "target": self.target, "encoding": self.encoding}
         digest = digest_json({"options": options, "files": sorted(map(list, about))})
-        place = (
+        copy_folder = (
             folder
             / "texts"
             / digest_json([digest, [str(file) for file in read], code_digests(__name__)])[:16]
         )
-        notes = find_copy(place)
+        notes = find_copy(copy_folder)
         if notes is None:
-            self._write(tables, classes, place)
-            notes = read_notes(place)
+            self._write(tables, classes, copy_folder)
+            notes = read_notes(copy_folder)
             _check_unchanged(known)
         check_divided(str(root), notes.rows)
-        forget_old_copies(place)
+        forget_old_copies(copy_folder)
         return SourceFiles(
             kind="text",
-            root=str(place),
+            root=str(copy_folder),
             origin=str(root),
             digest=digest if tokenizer is None else digest_json([digest, digest_of(tokenizer)]),
             files=len(read),
@@ -144,9 +148,9 @@ class Text:
             )
         return files
 
-    def _write(self, tables: list[tuple[str, Path]], classes: list[ClassFile], place: Path) -> None:
+    def _write(self, tables: list[tuple[str, Path]], classes: list[ClassFile], copy_folder: Path) -> None:
         if self.target is None:
-            self._write_texts(tables, classes, place)
+            self._write_texts(tables, classes, copy_folder)
             return
         if tables:
             names: dict[str, None] = {}
@@ -154,24 +158,24 @@ class Text:
                 self._check_column(file, self.text, "text")
                 names |= dict.fromkeys(self._check_column(file, self.target, "target"))
             drop = tuple(name for name in names if name not in (self.text, self.target))
-            ingest(tables, Options(self.target, drop, {self.text: "category"}), place)
+            ingest(tables, Options(self.target, drop, {self.text: "category"}), copy_folder)
             return
         notes = Notes(
-            files=tuple(str(one.path) for one in classes),
+            files=tuple(str(class_file.path) for class_file in classes),
             target=self.target,
             label="category",
             columns={self.text: "category"},
             rows={},
             sha256={},
         )
-        write_copy(place, notes, class_batches(classes, self.encoding, self.text))
+        write_copy(copy_folder, notes, class_batches(classes, self.encoding, self.text))
 
-    def _write_texts(self, tables: list[tuple[str, Path]], files: list[ClassFile], place: Path) -> None:
+    def _write_texts(self, tables: list[tuple[str, Path]], files: list[ClassFile], copy_folder: Path) -> None:
         """Write the typed copy of texts without a target."""
         for _, file in tables:
             self._check_column(file, self.text, "text")
         notes = Notes(
-            files=tuple(map(str, [file for _, file in tables] or [one.path for one in files])),
+            files=tuple(map(str, [file for _, file in tables] or [class_file.path for class_file in files])),
             target=NO_TARGET,
             label="number",
             columns={self.text: "category"},
@@ -181,7 +185,7 @@ class Text:
         batches = (
             column_batches(tables, self.text) if tables else class_batches(files, self.encoding, self.text)
         )
-        write_copy(place, notes, batches)
+        write_copy(copy_folder, notes, batches)
 
     def _check_column(self, file: Path, name: str, option: str) -> list[str]:
         """The columns of a table. Raises :class:`DataError` if `name`, given as `option`, is not among them."""

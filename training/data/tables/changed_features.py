@@ -64,16 +64,16 @@ def changed_features(
             f"{_listed(made.column_names)}, and for "
             f"the first rows of the dataset {_listed(list(wanted))}. Return the same columns for each batch."
         )
-    found = {}
+    columns = {}
     for name, kind in wanted.items():
         values = plain(made[name])
-        found[name], wrong = typed(values, kind)
+        columns[name], wrong = typed(values, kind)
         for row in np.flatnonzero(wrong).tolist():
             reason = wrong_value(name, values[row].as_py(), kind)
             if errors is None:
                 raise SettingError(f"{function.label}, {row} rows after {first}: {reason}")
             errors.setdefault(row, f"{function.label}: {reason}")
-    return found
+    return columns
 
 
 def _listed(names: Sequence[str]) -> str:

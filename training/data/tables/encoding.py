@@ -62,8 +62,8 @@ def encoded_values(
         since_1970 = array.cast(pa.timestamp("us")).cast(pa.int64())
         # Not safe: 285 years from 1970, a float64 has less than one microsecond's precision.
         array = pc.divide(since_1970.cast(pa.float64(), safe=False), _US_PER_DAY)
-    found: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return found
+    numbers: npt.NDArray[np.float64] = array.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def typed_rows(rows: Rows, schema: TableSchema, origin: str = "the input") -> TypedRows:

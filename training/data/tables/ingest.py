@@ -58,8 +58,8 @@ class _Plan:
     first_test_time: float | None = None
 
 
-def ingest(files: Sequence[tuple[str, Path]], options: Options, place: Path) -> Notes:
-    """Read the files, each given with its split or "", and write their typed copy to the folder `place`.
+def ingest(files: Sequence[tuple[str, Path]], options: Options, folder: Path) -> Notes:
+    """Read the files, each given with its split or "", and write their typed copy to `folder`.
 
     Raises :class:`DataError`, which names the file, column or row, for data that a table can't have.
     """
@@ -87,7 +87,7 @@ def ingest(files: Sequence[tuple[str, Path]], options: Options, place: Path) -> 
         rows={},
         sha256={},
     )
-    write_copy(place, notes, _converted(plan))
+    write_copy(folder, notes, _converted(plan))
     return notes
 
 
@@ -96,15 +96,15 @@ def _agreed_names(types: dict[Path, dict[str, pa.DataType]], options: Options) -
     first, *others = types
     dropped = set(options.drop)
     for file in others:
-        for one, other in ((first, file), (file, first)):
-            if absent := [name for name in types[one] if name not in types[other] and name not in dropped]:
+        for base, other in ((first, file), (file, first)):
+            if absent := [name for name in types[base] if name not in types[other] and name not in dropped]:
                 raise DataError(
-                    f"{other}: no column {absent[0]!r}, which {one} has. All files of a table need the same columns; "
+                    f"{other}: no column {absent[0]!r}, which {base} has. All files of a table need the same columns; "
                     f"{nearest(absent[0], list(types[other]))}"
                 )
-    orders = {tuple(name for name in found if name not in dropped) for found in types.values()}
+    orders = {tuple(name for name in columns if name not in dropped) for columns in types.values()}
     kept = orders.pop() if len(orders) == 1 else tuple(sorted(set(types[first]) - dropped))
-    return (*kept, *(name for name in options.drop if any(name in found for found in types.values())))
+    return (*kept, *(name for name in options.drop if any(name in columns for columns in types.values())))
 
 
 def _check_named(file: Path, names: Sequence[str], options: Options) -> None:
@@ -127,12 +127,12 @@ def _kinds(
     wanted = [name for name in (*features, options.target, options.time) if name is not None]
     unknown = []
     for name in wanted:
-        found = _arrow_kind(name, types, name in options.types, name in (options.target, options.time))
+        kind = _arrow_kind(name, types, name in options.types, name in (options.target, options.time))
         if name not in kinds:
-            if found is None:
+            if kind is None:
                 unknown.append(name)
             else:
-                kinds[name] = found
+                kinds[name] = kind
     kinds |= _recognised(list(types), unknown, options)
     if kinds[options.target] == "date":
         raise DataError(
@@ -154,7 +154,7 @@ def _arrow_kind(
     Raises :class:`DataError` for a type that tables don't support, and for types of different kinds unless
     `declared`. A column that is `in_use` is no feature, so it can't be left out.
     """
-    found: dict[ColumnKind, Path] = {}
+    first_files: dict[ColumnKind, Path] = {}
     for file, columns in types.items():
         if pa.types.is_null(columns[name]):
             continue
@@ -165,14 +165,14 @@ def _arrow_kind(
                 f"{file}: column {name!r} is of type {columns[name]}, and a table has numbers, text, booleans and "
                 f"dates. {remedy}."
             )
-        found.setdefault(kind, file)
-    if len(found) > 1 and not declared:
-        (one, first), (other, second), *_ = found.items()
+        first_files.setdefault(kind, file)
+    if len(first_files) > 1 and not declared:
+        (first_kind, first), (second_kind, second), *_ = first_files.items()
         raise DataError(
-            f"{second}: column {name!r} is a {other}, and in {first} a {one}. Write it with one type, or declare "
-            f'types={{"{name}": "{one}"}}.'
+            f"{second}: column {name!r} is a {second_kind}, and in {first} a {first_kind}. Write it with one type, or "
+            f'declare types={{"{name}": "{first_kind}"}}.'
         )
-    kind = next(iter(found), None)
+    kind = next(iter(first_files), None)
     return None if kind == "category" else kind
 
 
@@ -184,15 +184,15 @@ def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -
         for block in blocks(file, names):
             for column in columns:
                 column.add(block.rows[column.name], str(file), block.first)
-    place = files[0] if len(files) == 1 else files[0].parent
-    found = {}
+    path = files[0] if len(files) == 1 else files[0].parent
+    kinds = {}
     for column in columns:
         try:
-            found[column.name] = column.recognised(many_allowed=column.name in (options.target, options.time))
+            kinds[column.name] = column.recognised(many_allowed=column.name in (options.target, options.time))
         except DataError as error:
             text = str(error)
-            raise DataError(text if text.startswith(str(place)) else f"{place}: {text}") from None
-    return found
+            raise DataError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+    return kinds
 
 
 def _first_test_time(
@@ -205,8 +205,10 @@ def _first_test_time(
     """
     if (name := options.time) is None:
         return None
-    found = [_times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])]
-    times = np.sort(np.concatenate(found))
+    block_times = [
+        _times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])
+    ]
+    times = np.sort(np.concatenate(block_times))
     first = float(times[min(len(times) - 1, len(times) - round(options.test_share * len(times)))])
     if first == times[0]:
         later = times[times > first]
@@ -282,8 +284,8 @@ def _divided(plan: _Plan, split: str, file: Path, block: Block) -> dict[str, npt
                 f"{file} row {block.first + row}: column {options.split!r} has {value!r}; split= needs one of "
                 f"{', '.join(NAMES)}."
             )
-    found = np.array([split_named(value) for value in values])
-    return {name: found == name for name in np.unique(found).tolist()}
+    splits = np.array([split_named(value) for value in values])
+    return {name: splits == name for name in np.unique(splits).tolist()}
 
 
 def check_divided(origin: str, rows: dict[str, int]) -> None:

@@ -34,14 +34,14 @@ def make_table_version(
     files: SourceFiles,
     raw: Sequence[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     staging: Path,
     with_ray: bool,
     listing: Path | None,
     problem: ProblemName,
     function: RowFunction | None = None,
 ) -> DatasetVersion:
-    """Write the part files of a table's dataset version to the folder `staging`; `place` is the version's final path.
+    """Write the part files of a table's dataset version to the folder `staging`; `folder` is the version's final path.
 
     `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails. Raises
     :class:`DataError` when the share of rows without a target exceeds `data.max_dropped_share`, for a target that the
@@ -71,7 +71,7 @@ def make_table_version(
     return DatasetVersion(
         name=name,
         fingerprint=identity,
-        path=str(place),
+        path=str(folder),
         classes=classes or (),
         shape=(len(schema.columns),),
         parts=parts,
@@ -135,8 +135,8 @@ def _plans(
 
 def distinct_labels(raw: Sequence[RawShard]) -> pa.Array:
     """The distinct values of the target in all shards, without missing values."""
-    found = [pc.unique(batch["label"]) for shard in raw for batch in raw_batches(shard.path, ["label"])]
-    return pc.unique(pa.chunked_array(found)).drop_null()
+    labels = [pc.unique(batch["label"]) for shard in raw for batch in raw_batches(shard.path, ["label"])]
+    return pc.unique(pa.chunked_array(labels)).drop_null()
 
 
 def _check_splits(parts: dict[Split, tuple[PartFile, ...]], origin: str) -> None:

@@ -52,16 +52,16 @@ def column_types(file: Path) -> dict[str, pa.DataType]:
     """
     if is_csv(file):
         names = [name.strip() for name in _header(file)]
-        found = dict.fromkeys(names, pa.string())
+        types = dict.fromkeys(names, pa.string())
     else:
         with open_parquet(file) as parquet:
             schema, empty = parquet.schema_arrow, not parquet.metadata.num_rows
         names = list(schema.names)
-        found = {field.name: field.type for field in schema}
+        types = {field.name: field.type for field in schema}
         if empty:
             raise DataError(f"{file}: has no rows.")
     _check_header(file, names)
-    return found
+    return types
 
 
 def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:

@@ -83,11 +83,11 @@ class Column:
                 row = int(np.flatnonzero(np.asarray(is_other))[0])
                 self.first_mismatch[kind] = (f"{origin} row {first + row}", array[row].as_py())
         for form, test, _ in _FOREIGN:
-            found = np.asarray(test(words), dtype=bool)
-            if found.any():
-                self.foreign[form] = self.foreign.get(form, 0) + int(uses[found].sum())
+            matches = np.asarray(test(words), dtype=bool)
+            if matches.any():
+                self.foreign[form] = self.foreign.get(form, 0) + int(uses[matches].sum())
                 row = int(
-                    np.flatnonzero(np.asarray(pc.is_in(array, value_set=words.filter(pa.array(found)))))[0]
+                    np.flatnonzero(np.asarray(pc.is_in(array, value_set=words.filter(pa.array(matches)))))[0]
                 )
                 self.first_foreign.setdefault(form, (f"{origin} row {first + row}", array[row].as_py()))
 
@@ -152,9 +152,9 @@ class Column:
                 return
 
     def _check_distinct(self) -> None:
-        found = len(self.distinct)
-        if has_too_many(found, self.rows):
-            shown = f"more than {_MAX_DISTINCT:,}" if found > _MAX_DISTINCT else f"{found:,}"
+        distinct = len(self.distinct)
+        if has_too_many(distinct, self.rows):
+            shown = f"more than {_MAX_DISTINCT:,}" if distinct > _MAX_DISTINCT else f"{distinct:,}"
             raise DataError(
                 f"column {self.name!r} has {shown} distinct texts in {counted(self.rows, 'row')}, as names, "
                 f"identifiers and free text have: a model can't learn from it. Leave it out with drop=[{self.name!r}], "

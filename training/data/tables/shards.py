@@ -188,13 +188,13 @@ def _fixed_width(values: pa.Array, kind: ColumnKind) -> npt.NDArray[np.uint8]:
     if kind == "number":
         # Adding 0 turns -0 into 0. Every NaN gets the same bit pattern.
         numbers = values.to_numpy(zero_copy_only=False).astype("<f8") + 0.0
-        found = np.where(np.isnan(numbers), np.float64("nan"), numbers).astype("<f8").view(np.uint8)
+        row_bytes = np.where(np.isnan(numbers), np.float64("nan"), numbers).astype("<f8").view(np.uint8)
     elif kind == "boolean":
-        found = pc.fill_null(values.cast(pa.int8()), 2).to_numpy(zero_copy_only=False).astype(np.uint8)
+        row_bytes = pc.fill_null(values.cast(pa.int8()), 2).to_numpy(zero_copy_only=False).astype(np.uint8)
     else:
         times = pc.fill_null(values.cast(pa.int64()), int(_NO_TIME)).to_numpy(zero_copy_only=False)
-        found = times.astype("<i8").view(np.uint8)
-    return found.reshape(rows, -1) if rows else np.zeros((0, 1), np.uint8)
+        row_bytes = times.astype("<i8").view(np.uint8)
+    return row_bytes.reshape(rows, -1) if rows else np.zeros((0, 1), np.uint8)
 
 
 def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:

@@ -43,12 +43,16 @@ def table_schema(
     """
     values = columns_of_parts(folder, parts, [f"{FEATURE}{name}" for name in columns])
     made = tuple(
-        _column(found, name, kind) for (name, kind), (_, found) in zip(columns.items(), values, strict=True)
+        _column(chunks, name, kind) for (name, kind), (_, chunks) in zip(columns.items(), values, strict=True)
     )
     if not with_target:
         return TableSchema(target=target, columns=made)
-    found = moments([encoded_values(values, "number") for values in part_columns(folder, parts, "label")])
-    return TableSchema(target=target, columns=made, target_mean=found.mean, target_std=found.std)
+    target_moments = moments(
+        [encoded_values(values, "number") for values in part_columns(folder, parts, "label")]
+    )
+    return TableSchema(
+        target=target, columns=made, target_mean=target_moments.mean, target_std=target_moments.std
+    )
 
 
 def part_columns(folder: Path, parts: Sequence[PartFile], name: str) -> Iterator[pa.ChunkedArray]:
@@ -90,18 +94,18 @@ def moments(parts: Sequence[npt.NDArray[np.float64]]) -> Moments:
     return Moments(mean if least < most else least, std or 1.0, least, most)
 
 
-def _column(found: Sequence[pa.ChunkedArray], name: str, kind: ColumnKind) -> TableColumn:
+def _column(chunks: Sequence[pa.ChunkedArray], name: str, kind: ColumnKind) -> TableColumn:
     if kind == "category":
-        return _category(name, found)
-    numbers = [encoded_values(values, kind) for values in found]
+        return _category(name, chunks)
+    numbers = [encoded_values(values, kind) for values in chunks]
     missing = sum(int(np.isnan(values).sum()) for values in numbers)
     return TableColumn(name=name, kind=kind, missing=missing, **moments(numbers)._asdict())
 
 
-def _category(name: str, found: Sequence[pa.ChunkedArray]) -> TableColumn:
+def _category(name: str, chunks: Sequence[pa.ChunkedArray]) -> TableColumn:
     counts: Counter[str] = Counter()
     missing = 0
-    for values in found:
+    for values in chunks:
         missing += values.null_count
         for entry in pc.value_counts(values.drop_null()).to_pylist():
             counts[entry["values"]] += entry["counts"]

@@ -33,9 +33,9 @@ def suspicions(
     """
     label = _joined(part_columns(folder, parts["train"], "label"))
     names = [f"{FEATURE}{column.name}" for column in schema.columns]
-    found = columns_of_parts(folder, parts["train"], names)
+    columns = columns_of_parts(folder, parts["train"], names)
     leaks = []
-    for column, (_, chunks) in zip(schema.columns, found, strict=True):
+    for column, (_, chunks) in zip(schema.columns, columns, strict=True):
         values = _joined(chunks)
         if _numbers_rows(column, values):
             leaks.append(
@@ -79,15 +79,15 @@ def _copies(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> str:
 
 def _keys(folder: Path, parts: Sequence[PartFile]) -> npt.NDArray[np.uint64]:
     """One number for each row, equal for rows with equal features and equal target."""
-    found = [np.zeros(0, np.uint64)]
+    keys = [np.zeros(0, np.uint64)]
     for part in parts:
         table = pq.read_table(folder / part.path, columns=["source", "label"])
         source = binary_to_numpy(table["source"], np.uint64).reshape(-1, 2)
         label = table["label"].to_numpy().astype(np.float64) + 0.0
         # The digest of the features is uniformly distributed. Combined with the label's bits, multiplied by an odd
         # number, it collides as rarely as alone.
-        found.append(source[:, 0] ^ (label.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
-    return np.concatenate(found)
+        keys.append(source[:, 0] ^ (label.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
+    return np.concatenate(keys)
 
 
 def _follows(column: TableColumn, values: pa.ChunkedArray, label: pa.ChunkedArray) -> str:

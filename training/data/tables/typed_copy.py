@@ -49,12 +49,12 @@ class Notes(Record):
     sha256: dict[str, str]
 
 
-def write_copy(place: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
-    """Write the copy to the folder `place`, atomically, from (split, rows) pairs.
+def write_copy(folder: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+    """Write the copy to `folder`, atomically, from (split, rows) pairs.
 
     Many small batches, as of a folder with a text in each file, share a row group.
     """
-    with atomic_folder(place) as aside:
+    with atomic_folder(folder) as aside:
         writers: dict[str, _CopyWriter] = {}
         try:
             for split, batch in batches:
@@ -67,7 +67,7 @@ def write_copy(place: Path, notes: Notes, batches: Iterable[tuple[str, pa.Record
         rows = {split: writer.rows for split, writer in writers.items()}
         sha256 = {split: digest_file(aside / _file(split)) for split in writers}
         complete = notes.model_copy(update={"rows": rows, "sha256": sha256})
-        write_text(aside / _NOTES, record_text(_NOTES, complete, place.name))
+        write_text(aside / _NOTES, record_text(_NOTES, complete, folder.name))
 
 
 class _CopyWriter:
@@ -98,45 +98,45 @@ class _CopyWriter:
         self._waiting_rows = self._waiting_bytes = 0
 
 
-def read_notes(place: Path) -> Notes:
+def read_notes(folder: Path) -> Notes:
     """The notes of a copy. Raises :class:`DataError` when they are missing or damaged."""
     try:
-        return read_record(place / _NOTES, Notes, place.name, _AGAIN)
+        return read_record(folder / _NOTES, Notes, folder.name, _AGAIN)
     except FileNotFoundError:
-        raise DataError(f"{place}: the table's typed copy is gone. {_AGAIN}") from None
+        raise DataError(f"{folder}: the table's typed copy is gone. {_AGAIN}") from None
 
 
-def find_copy(place: Path) -> Notes | None:
+def find_copy(folder: Path) -> Notes | None:
     """The notes of an undamaged copy; None when there is none. A damaged copy is removed, with a warning."""
-    if not place.exists():
+    if not folder.exists():
         return None
     try:
-        notes = read_notes(place)
+        notes = read_notes(folder)
         for split, digest in notes.sha256.items():
-            file = place / _file(split)
+            file = folder / _file(split)
             if not file.is_file() or digest_file(file) != digest:
                 raise DamagedError(file, "not what was written")
         return notes
     except DataError as error:
         log.warning("%s The table is read again.", error)
-        remove_folder(place)
+        remove_folder(folder)
         return None
 
 
-def forget_old_copies(place: Path) -> None:
-    """Mark the copy at `place` as used now, and remove old copies beside it.
+def forget_old_copies(folder: Path) -> None:
+    """Mark the copy at `folder` as used now, and remove old copies beside it.
 
     Kept are the 3 copies that were used last, and those used in the last hour. Another command may remove the same
     copies at the same time.
     """
-    os.utime(place)
+    os.utime(folder)
     used: dict[Path, int] = {}
-    for one in place.parent.iterdir():
+    for copy in folder.parent.iterdir():
         with suppress(FileNotFoundError):
-            if one.is_dir() and not one.name.startswith("."):
-                used[one] = one.stat().st_mtime_ns
+            if copy.is_dir() and not copy.name.startswith("."):
+                used[copy] = copy.stat().st_mtime_ns
     newest = max(used.values(), default=0)  # by the file system's clock
-    for old in sorted(used, key=lambda one: used[one], reverse=True)[_KEPT:]:
+    for old in sorted(used, key=lambda path: used[path], reverse=True)[_KEPT:]:
         if newest - used[old] > _KEPT_S * 1e9:
             with suppress(FileNotFoundError):
                 remove_folder(old)
@@ -147,15 +147,15 @@ def splits_of(notes: Notes) -> tuple[str, ...]:
     return in_order(notes.rows)
 
 
-def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
 
     The rows have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and
     `row`. Raises :class:`DataError` for a damaged copy.
     """
-    notes = read_notes(place)
+    notes = read_notes(folder)
     chosen = checked_rows(rows, notes.rows.get(split, 0))
-    file = place / _file(split)
+    file = folder / _file(split)
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             at_once = _rows_at_once(parquet.metadata)
@@ -172,15 +172,15 @@ def read_copy(place: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Recor
         raise DataError(f"{file}: damaged since it was written ({error}). {_AGAIN}") from error
 
 
-def read_labels(place: Path, split: str) -> pa.ChunkedArray:
+def read_labels(folder: Path, split: str) -> pa.ChunkedArray:
     """The targets of all rows of a split, in order; null for a missing target."""
-    with pq.ParquetFile(place / _file(split), page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(folder / _file(split), page_checksum_verification=True) as parquet:
         return parquet.read(["label"])["label"]
 
 
-def read_missing(place: Path, split: str, column: str) -> npt.NDArray[np.bool_]:
+def read_missing(folder: Path, split: str, column: str) -> npt.NDArray[np.bool_]:
     """Mask of the rows of a split, in order, that have no value in `column`."""
-    with pq.ParquetFile(place / _file(split), page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(folder / _file(split), page_checksum_verification=True) as parquet:
         masks = [np.asarray(batch[column].is_null()) for batch in parquet.iter_batches(columns=[column])]
     return np.concatenate([np.zeros(0, bool), *masks])
 

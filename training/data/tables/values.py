@@ -65,8 +65,8 @@ def kind_of(kind: pa.DataType) -> ColumnKind | None:
 
 def is_text(kind: pa.DataType) -> bool:
     """Whether values of this Arrow type are strings."""
-    found = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return bool(found)
+    is_string = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return bool(is_string)
 
 
 def plain(values: "pa.Array | pa.ChunkedArray") -> pa.Array:
@@ -116,8 +116,8 @@ def is_boolean(text: pa.Array) -> pa.Array:
 
 def is_date(text: pa.Array) -> pa.Array:
     """Mask of the strings that are dates, or dates with times, as ISO 8601 writes them; null for null."""
-    found = pc.match_substring_regex(text, _DATE)
-    return pc.and_(found, pc.is_valid(_date(text))) if pc.any(found).as_py() else found
+    matches = pc.match_substring_regex(text, _DATE)
+    return pc.and_(matches, pc.is_valid(_date(text))) if pc.any(matches).as_py() else matches
 
 
 def text_of(value: Any) -> str:
@@ -149,8 +149,8 @@ def _finite(numbers: pa.Array) -> pa.Array:
 
 
 def _in(text: pa.Array, words: list[str]) -> pa.Array:
-    found = pc.is_in(pc.utf8_lower(text), value_set=pa.array(words))
-    return pc.if_else(text.is_valid(), found, pa.scalar(None, pa.bool_()))
+    is_member = pc.is_in(pc.utf8_lower(text), value_set=pa.array(words))
+    return pc.if_else(text.is_valid(), is_member, pa.scalar(None, pa.bool_()))
 
 
 def _number(text: pa.Array) -> pa.Array:
@@ -160,8 +160,8 @@ def _number(text: pa.Array) -> pa.Array:
 
 def _boolean(text: pa.Array) -> pa.Array:
     words = pa.array(list(_DECLARED))
-    found = pc.index_in(pc.utf8_lower(text), value_set=words)
-    return pa.array(list(_DECLARED.values())).take(found)
+    indices = pc.index_in(pc.utf8_lower(text), value_set=words)
+    return pa.array(list(_DECLARED.values())).take(indices)
 
 
 def _date(text: pa.Array) -> pa.Array:
@@ -175,12 +175,12 @@ def _date(text: pa.Array) -> pa.Array:
     zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(clean, 10), _ZONE)
     clean = pc.if_else(zoned, clean, pc.binary_join_element_wise(clean, "Z", ""))
     try:
-        found = clean.cast(pa.timestamp("us", "UTC"))
+        dates = clean.cast(pa.timestamp("us", "UTC"))
     except pa.ArrowInvalid:
         coded = clean.dictionary_encode()
-        found = pa.array(map(_one_date, coded.dictionary.to_pylist()), pa.timestamp("us", "UTC"))
-        found = found.take(coded.indices)
-    return found.cast(pa.timestamp("us"))
+        dates = pa.array(map(_one_date, coded.dictionary.to_pylist()), pa.timestamp("us", "UTC"))
+        dates = dates.take(coded.indices)
+    return dates.cast(pa.timestamp("us"))
 
 
 def _one_date(text: str | None) -> pa.Scalar:
@@ -193,15 +193,15 @@ def _one_date(text: str | None) -> pa.Scalar:
 
 def _from_arrow(values: pa.Array, kind: ColumnKind) -> pa.Array:
     """Values that are not strings, converted to `kind`; null for a value that is not of the kind."""
-    target, found = TYPES[kind], kind_of(values.type)
-    if kind == "category" and found is not None:
+    target, arrow_kind = TYPES[kind], kind_of(values.type)
+    if kind == "category" and arrow_kind is not None:
         return as_text(values)
-    if kind == "boolean" and found == "number":
+    if kind == "boolean" and arrow_kind == "number":
         # Otherwise the decimal 1.00 would be the text 1.00.
         return _boolean(as_text(values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values))
-    if kind == "number" and found == "boolean":
+    if kind == "number" and arrow_kind == "boolean":
         return values.cast(pa.int8()).cast(target)
-    if found != kind:
+    if arrow_kind != kind:
         return pa.nulls(len(values), target)
     if kind == "date":
         zone = pa.types.is_timestamp(values.type) and values.type.tz

@@ -68,16 +68,16 @@ def _in_folder(root: Path, split: str) -> list[ClassFile]:
     if folders and len(folders) < len(entries):
         file = next(path for path in entries if path not in folders)
         raise DataError(f"{file}: beside the folders of classes, so it would not be used. Move it elsewhere.")
-    found = _folders(folders, split) if folders else _files(root, entries, split)
-    if len({one.label for one in found}) < 2:
+    files = _folders(folders, split) if folders else _files(root, entries, split)
+    if len({class_file.label for class_file in files}) < 2:
         raise DataError(f"{root}: texts of fewer than 2 classes. {_EXAMPLES}")
-    for one in found:
-        check_plain(one.path)
-    return found
+    for class_file in files:
+        check_plain(class_file.path)
+    return files
 
 
 def _folders(folders: Sequence[Path], split: str) -> list[ClassFile]:
-    found = []
+    files = []
     for folder in folders:
         entries = sorted(visible(folder), key=lambda entry: entry.name)
         if not entries:
@@ -85,8 +85,8 @@ def _folders(folders: Sequence[Path], split: str) -> list[ClassFile]:
         for entry in entries:
             if entry.is_dir():
                 raise DataError(f"{entry.path}: a folder in the folder of a class. {_EXAMPLES}")
-            found.append(ClassFile(split, folder.name, Path(entry.path), True))
-    return found
+            files.append(ClassFile(split, folder.name, Path(entry.path), True))
+    return files
 
 
 def _files(root: Path, files: Sequence[Path], split: str) -> list[ClassFile]:

@@ -54,8 +54,8 @@ def _files(folder: Path, split: str) -> list[ClassFile]:
 
 
 def _checked(files: list[ClassFile]) -> list[ClassFile]:
-    for one in files:
-        check_plain(one.path)
+    for file in files:
+        check_plain(file.path)
     return files
 
 

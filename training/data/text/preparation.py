@@ -50,13 +50,13 @@ def make_version(
     files: SourceFiles,
     raw: list[RawShard],
     settings: DataSettings,
-    place: Path,
+    folder: Path,
     with_ray: bool,
     listing: Path | None,
     problem: ProblemName,
     function: RowFunction | None = None,
 ) -> DatasetVersion:
-    """Transform all raw shards and atomically commit the dataset version at `place`.
+    """Transform all raw shards and atomically commit the dataset version at `folder`.
 
     Raises :class:`SettingError` for settings that text does not have. Raises :class:`DataError` when the share of rows
     without text or target exceeds `data.max_dropped_share`, for a target that the problem can't learn, for a
@@ -67,7 +67,7 @@ def make_version(
     notes = read_notes(Path(files.root))
     rows = sum(shard.rows for shard in raw)
     classes = check_target(distinct_labels(raw), notes, files.origin, problem, rows)
-    with atomic_folder(place) as staging:
+    with atomic_folder(folder) as staging:
         for split in SPLITS:
             (staging / split).mkdir()
         tokenizer = _tokenizer(files, raw, settings, notes)
@@ -79,7 +79,7 @@ def make_version(
         version = DatasetVersion(
             name=name,
             fingerprint=identity,
-            path=str(place),
+            path=str(folder),
             classes=classes or (),
             shape=(settings.max_tokens,),
             parts=parts,
@@ -201,9 +201,9 @@ def _schema(
     )
     if plan.classes is not None:
         return schema
-    found = moments([labels.to_numpy() for labels in part_columns(staging, parts["train"], "label")])
-    if plan.counted and not found.mean:
+    target_moments = moments([labels.to_numpy() for labels in part_columns(staging, parts["train"], "label")])
+    if plan.counted and not target_moments.mean:
         raise DataError(
             "no text of the train split has a second token, so there is nothing to predict. Give longer texts."
         )
-    return schema.model_copy(update={"target_mean": found.mean, "target_std": found.std})
+    return schema.model_copy(update={"target_mean": target_moments.mean, "target_std": target_moments.std})

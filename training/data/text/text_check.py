@@ -21,7 +21,7 @@ def check_text(files: SourceFiles, settings: DataSettings, problem: ProblemName)
     """
     notes = read_notes(Path(files.root))
     (text,) = notes.columns
-    found = check_rows(
+    schema = check_rows(
         files,
         settings,
         problem,
@@ -38,8 +38,8 @@ def check_text(files: SourceFiles, settings: DataSettings, problem: ProblemName)
         tokenizer=tokenizer.digest,
         trained=not files.tokenizer,
     )
-    columns = tuple(TableColumn(name=column.name, kind="text") for column in found.columns)
-    return TableSchema(target=found.target or COUNTED, columns=columns, text=encoding)
+    columns = tuple(TableColumn(name=column.name, kind="text") for column in schema.columns)
+    return TableSchema(target=schema.target or COUNTED, columns=columns, text=encoding)
 
 
 def given_tokenizer(files: SourceFiles, settings: DataSettings) -> Prepared:

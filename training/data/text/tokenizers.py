@@ -135,9 +135,11 @@ class Encoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Token ids of the texts."""
-        found = [self._tokenizer.encode(text) for text in texts]
-        ids = np.array([one.ids for one in found], np.int64).reshape(len(found), self.length)
-        return Encoded(ids, sum(bool(one.overflowing) for one in found))
+        encodings = [self._tokenizer.encode(text) for text in texts]
+        ids = np.array([encoding.ids for encoding in encodings], np.int64).reshape(
+            len(encodings), self.length
+        )
+        return Encoded(ids, sum(bool(encoding.overflowing) for encoding in encodings))
 
 
 def read_content(file: Path, digest: str) -> str:

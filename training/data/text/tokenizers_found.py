@@ -17,15 +17,10 @@ def find_tokenizer(name: str | Path) -> str:
     Raises :class:`SettingError` if there is none at the path, or the hub can't be reached, and :class:`DataError` if
     the file is not UTF-8.
     """
-    place = expanded(name, "Text(tokenizer=...)")
-    file = place / TOKENIZER if place.is_dir() else place
+    path = expanded(name, "Text(tokenizer=...)")
+    file = path / TOKENIZER if path.is_dir() else path
     if not file.is_file():
-        if (
-            place.exists()
-            or isinstance(name, Path)
-            or not _HUB_NAME.fullmatch(name)
-            or name.endswith(".json")
-        ):
+        if path.exists() or isinstance(name, Path) or not _HUB_NAME.fullmatch(name) or name.endswith(".json"):
             raise SettingError(
                 f"Text(tokenizer={str(name)!r}): no file {file}. Give a tokenizer.json, a folder that has one, or a "
                 "name on Hugging Face's hub."

@@ -124,17 +124,17 @@ class LocalStore:
     def keys(self, prefix: str) -> list[str]:
         # Unlike Path.rglob, os.walk leaves out folders that another process removes meanwhile.
         walked = os.walk(self._folder / prefix, onerror=_raised)
-        found = (Path(folder) / name for folder, _, names in walked for name in names)
-        return sorted(file.relative_to(self._folder).as_posix() for file in found if file.is_file())
+        files = (Path(folder) / name for folder, _, names in walked for name in names)
+        return sorted(file.relative_to(self._folder).as_posix() for file in files if file.is_file())
 
     @_explained
     def listing(self, prefix: str) -> list[StoredObject]:
-        found = []
+        objects = []
         for key in self.keys(prefix):
             with suppress(FileNotFoundError):  # another process deleted the object in the meantime
                 status = (self._folder / key).stat()
-                found.append(StoredObject(key, status.st_size, status.st_mtime))
-        return found
+                objects.append(StoredObject(key, status.st_size, status.st_mtime))
+        return objects
 
     @_explained
     def delete(self, keys: Iterable[str]) -> None:

@@ -140,14 +140,14 @@ class RemoteStore:
         return True
 
     def keys(self, prefix: str) -> list[str]:
-        return [one.key for one in self.listing(prefix)]
+        return [stored_object.key for stored_object in self.listing(prefix)]
 
     @_explained
     def listing(self, prefix: str) -> list[StoredObject]:
-        found = self._files.find(self._path(prefix), detail=True)
+        entries = self._files.find(self._path(prefix), detail=True)
         return [
             StoredObject(str(path).removeprefix(f"{self._root}/"), int(entry["size"]), _changed(entry))
-            for path, entry in sorted(found.items())
+            for path, entry in sorted(entries.items())
         ]
 
     @_explained
@@ -170,7 +170,7 @@ def _changed(entry: dict[str, Any]) -> float:
     Now, if the file system's listing has no known field with the time, so that the object counts as new.
     """
     times = (entry.get(name) for name in ("LastModified", "last_modified", "mtime"))
-    return next((one.timestamp() for one in times if isinstance(one, datetime)), time.time())
+    return next((value.timestamp() for value in times if isinstance(value, datetime)), time.time())
 
 
 def _callback(moved: Callable[[int], None]) -> Any:

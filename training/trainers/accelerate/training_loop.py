@@ -35,7 +35,7 @@ _REMEDY = "pass register() objects whose state_dict() holds nothing else."
 
 
 class LoopState:
-    """The model and the other stateful objects of a loop; see :class:`training.trainers.network.progress.Learner`."""
+    """The model and the other stateful objects of a loop; see :class:`training.trainers.network.learner.Learner`."""
 
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
         self.version, self.ranks = version, ranks
@@ -84,13 +84,13 @@ class LoopState:
 
     def _scalers(self) -> dict[str, Any]:
         """Loss scalers of float16, which Accelerate keeps in its optimizers and leaves out of their state."""
-        found = {
+        scalers = {
             name: getattr(each, "scaler", None) for name, each in self.registered.items() if name != "model"
         }
-        return {name: scaler for name, scaler in found.items() if scaler is not None}
+        return {name: scaler for name, scaler in scalers.items() if scaler is not None}
 
     def same_weights(self) -> list[torch.Tensor]:
-        """See :class:`training.trainers.network.progress.Learner`."""
+        """See :class:`training.trainers.network.learner.Learner`."""
         return list(self.model.parameters())
 
     def changed_by_update_alone(self) -> Set[int]:
@@ -131,13 +131,13 @@ class LoopState:
 
 def _unwrapped(model: nn.Module) -> list[nn.Module]:
     """`model` and what it wraps, from outside to inside: Accelerate may compile a model before or after wrapping it."""
-    found = [model]
+    modules = [model]
     while True:
-        inner = found[-1].module if isinstance(found[-1], DistributedDataParallel) else found[-1]
+        inner = modules[-1].module if isinstance(modules[-1], DistributedDataParallel) else modules[-1]
         inner = getattr(inner, "_orig_mod", inner)
-        if inner is found[-1]:
-            return found
-        found.append(inner)
+        if inner is modules[-1]:
+            return modules
+        modules.append(inner)
 
 
 class TrainingLoop:

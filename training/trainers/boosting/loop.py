@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic
 
 import numpy as np
@@ -21,14 +22,12 @@ from training.checkpoints.checkpoint_log import Position
 from training.checkpoints.opening import different_checkpoints, open_checkpoints
 from training.data.sample_order import Rows, checksum
 from training.errors import StopRequestedError, TrainingError
-from training.records import EpochMetrics, Goodput, TrainedModel
-from training.storage.files import atomic_folder
-from training.storage.paths import TRAINED
-from training.storage.record_files import record_text
+from training.records import EpochMetrics
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.boosting.replay import Replay
 from training.trainers.boosting.rounds import Block, Boosting, Model, Round, block_end
 from training.trainers.early_stopping import early_end, last_epoch
+from training.trainers.finished_model import FinishedTraining, selected_epoch, write_model
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import ControlConsensus, Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
@@ -98,12 +97,12 @@ class Loop(Generic[Model]):
 
         Raises the error of :func:`different_checkpoints` if the ranks found different checkpoints.
         """
-        found = self.long_work.on_all(self.checkpoints.load_newest)
-        position = found[0] if found else Position(0, 0, 0)
+        checkpoint = self.long_work.on_all(self.checkpoints.load_newest)
+        position = checkpoint[0] if checkpoint else Position(0, 0, 0)
         # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first round.
         if not self.ranks.all_equal(position.step):
             raise different_checkpoints(self.job)
-        state: dict[str, Any] = found[1] if found else {"history": []}
+        state: dict[str, Any] = checkpoint[1] if checkpoint else {"history": []}
         self.history = [EpochMetrics.model_validate(row) for row in state["history"]]
         self._find_end()
         if self.ranks.is_first:
@@ -111,7 +110,7 @@ class Loop(Generic[Model]):
             log.info("training starts at round %d of %d", position.step, self.total)
         self.saved_round = self.done = position.step
         self.replay.enter(position.step)
-        return Block(position.step, state["booster"].numpy().tobytes() if found else b"")
+        return Block(position.step, state["booster"].numpy().tobytes() if checkpoint else b"")
 
     def run(self, start: Block) -> None:
         """Train from `start` to the end; the first rank writes the finished model to `paths.model`."""
@@ -275,27 +274,21 @@ class Loop(Generic[Model]):
         Raises :class:`training.errors.TransientError` if metric points were damaged meanwhile.
         """
         self.metrics.check()
-        chosen = self.history[-1]
-        if self.job.settings.training.keeps_best:
-            chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
-        content = self.boosting.first_rounds(self.boosting.content(model), chosen.epoch)
-        replay = self.replay.outcome()
-        seconds = sum(self.clock.parts.values())
-        with atomic_folder(self.job.paths.model, self._before_commit) as folder:
-            (folder / self.model_file).write_bytes(content)
-            trained = TrainedModel(
-                run_key=self.job.run_key,
-                weights=str(self.job.paths.model / self.model_file),
-                weights_digest=hashlib.sha256(content).hexdigest(),
-                selected_epoch=chosen.epoch,
-                steps=self.total,
-                world_size=self.ranks.world_size,
-                device=self.device,
-                history=tuple(self.history),
-                seconds=seconds,
-                goodput=Goodput(total_s=seconds, parts=dict(self.clock.parts)),
-                reproducible=replay.reproducible,
-                reproducible_reason=replay.reason,
-                stopped=self.stopped,
-            )
-            (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
+        selected = selected_epoch(self.history, best=self.job.settings.training.keeps_best)
+        content = self.boosting.first_rounds(self.boosting.content(model), selected.epoch)
+        training = FinishedTraining(
+            history=self.history,
+            selected=selected,
+            steps=self.total,
+            world_size=self.ranks.world_size,
+            device=self.device,
+            seconds=self.clock.parts,
+            replay=self.replay.outcome(),
+            stopped=self.stopped,
+        )
+
+        def write(file: Path) -> str:
+            file.write_bytes(content)
+            return hashlib.sha256(content).hexdigest()
+
+        write_model(self.job, training, self.model_file, write, self._before_commit)

@@ -33,8 +33,8 @@ class KerasModule(nn.Module):
     def __init__(self, model: Any, images: bool):
         super().__init__()
         self.images = images
-        variables, trainable = {}, {id(one) for one in model.trainable_variables}
-        for number, variable in enumerate(one for one in model.variables if one.name != _SEED):
+        variables, trainable = {}, {id(variable) for variable in model.trainable_variables}
+        for number, variable in enumerate(variable for variable in model.variables if variable.name != _SEED):
             name = f"{number:03}_{re.sub(r'[^A-Za-z0-9]', '_', variable.name)}"
             variables[name] = variable
             value = variable.value.detach().clone()
@@ -71,7 +71,7 @@ def _computation(model: Any, variables: Mapping[str, Any], updated: Sequence[str
     In training, the function also returns the new values of the variables whose names are in `updated`.
     """
     keras = torch_keras()
-    seeds = [one for one in model.variables if one.name == _SEED]
+    seeds = [variable for variable in model.variables if variable.name == _SEED]
 
     def compute(values: Tensors, inputs: torch.Tensor, training: bool) -> tuple[Any, dict[str, torch.Tensor]]:
         mapping = [(variable, values[name]) for name, variable in variables.items()]
@@ -124,14 +124,14 @@ def build_keras_module(build_model: BuildModel, shape: tuple[int, ...], outputs:
 
 def _check(keras: Any, model: Any) -> None:
     """Refuse what only `model.fit` would apply, and an output that is not logits."""
-    constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
+    constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
     if model.compiled:
         raise TrainingError(
             "build_model returns a compiled Keras model; leave out model.compile(...): the loss is that of the "
             "recipe's problem, and Keras(build_model, optimizer=..., learning_rate=...) sets the optimizer"
         )
     # Keras has no public list of the layers inside layers.
-    if any(isinstance(one, keras.layers.TorchModuleWrapper) for one in model._flatten_layers()):
+    if any(isinstance(layer, keras.layers.TorchModuleWrapper) for layer in model._flatten_layers()):
         raise TrainingError(
             "the Keras model contains a PyTorch module, whose weights Keras does not compute with in this loop; use "
             "Torch(build_model) for a PyTorch module"

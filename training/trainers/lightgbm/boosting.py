@@ -177,10 +177,10 @@ class LightGBMRounds:
         """Raw predictions (rows, outputs) of a model."""
         if not len(rows):
             return np.zeros((0, self.outputs))
-        found = model.predict(
+        predictions = model.predict(
             rows, num_iteration=-1, raw_score=True, num_threads=self.parameters["num_threads"]
         )
-        return np.asarray(found, np.float64).reshape(len(rows), self.outputs)
+        return np.asarray(predictions, np.float64).reshape(len(rows), self.outputs)
 
 
 def first_rounds(content: bytes, rounds: int) -> bytes:
@@ -214,7 +214,7 @@ def build_boosting(
     inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
     targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
     # LightGBM's threads add up a metric in no fixed order, and its targets are 32-bit floats.
-    exact = all(np.array_equal(one, one.astype(np.float32)) for one in targets)
+    exact = all(np.array_equal(values, values.astype(np.float32)) for values in targets)
     if settings.scaling.threads_per_worker > 1 or not exact:
         parameters["metric"] = NO_METRIC
     dataset = lightgbm.Dataset(
@@ -222,7 +222,7 @@ def build_boosting(
         targets[0],
         feature_name=[feature_name(column.name) for column in version.table.columns],
         categorical_feature=[
-            place for place, column in enumerate(version.table.columns) if column.kind == "category"
+            index for index, column in enumerate(version.table.columns) if column.kind == "category"
         ],
         params=parameters,
         free_raw_data=False,  # the predictions at the start of a block are computed from the rows

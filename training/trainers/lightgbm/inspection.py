@@ -43,8 +43,8 @@ def predict_with(model: "Booster") -> "Predict":
     """A function from inputs to the predictions of `model`."""
 
     def predict(inputs: "npt.NDArray[Any]") -> "Predictions":
-        found: Predictions = np.asarray(model.predict(np.asarray(inputs, np.float32)), np.float32)
-        return found
+        predictions: Predictions = np.asarray(model.predict(np.asarray(inputs, np.float32)), np.float32)
+        return predictions
 
     return predict
 
@@ -61,7 +61,7 @@ def importances(model: Path) -> dict[str, float]:
     from training.trainers.lightgbm.text import column_name, model_of
 
     booster = model_of(model.read_bytes())
-    found = np.minimum(booster.feature_importance("gain"), _LARGEST)  # a gain may be infinite
-    gains = dict(zip(booster.feature_name(), map(float, found), strict=True))
+    importance = np.minimum(booster.feature_importance("gain"), _LARGEST)  # a gain may be infinite
+    gains = dict(zip(booster.feature_name(), map(float, importance), strict=True))
     total = sum(gains.values())
     return {column_name(name): gain / total for name, gain in gains.items() if gain} if total > 0 else {}

@@ -28,7 +28,7 @@ def network_parameters(ranks: Ranks, timeout_s: float) -> dict[str, str | int]:
         listener.listen(ranks.world_size)
         port = int(listener.getsockname()[1])
         mine = torch.tensor([*socket.inet_aton(address), port], dtype=torch.int64, device=ranks.device)
-        machines = [_place(found.tolist()) for found in ranks.gather(mine)]
+        machines = [_place(endpoint.tolist()) for endpoint in ranks.gather(mine)]
         for host, other in machines:
             _try(host, other)
         ranks.barrier()  # no worker closes its port before the others have tried it

@@ -46,8 +46,8 @@ class LightGBMObjective:
 def probabilities(raw: Numbers) -> Numbers:
     """Softmax over the outputs (rows, classes), as LightGBM computes it for objective `multiclass`."""
     shifted = np.exp(raw - raw.max(axis=1, keepdims=True))
-    found: Numbers = shifted / shifted.sum(axis=1, keepdims=True)
-    return found
+    softmax: Numbers = shifted / shifted.sum(axis=1, keepdims=True)
+    return softmax
 
 
 def _unchanged(raw: Numbers) -> Numbers:

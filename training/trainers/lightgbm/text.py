@@ -14,8 +14,8 @@ def text_of(model: lightgbm.Booster, rounds: int = -1) -> bytes:
     section is left out. Loading needs none of it.
     """
     text: str = model.model_to_string(num_iteration=rounds)
-    trees, found, rest = text.partition(_PARAMETERS)
-    return (trees + rest.partition(_END_OF_PARAMETERS)[2] if found else text).encode()
+    trees, separator, rest = text.partition(_PARAMETERS)
+    return (trees + rest.partition(_END_OF_PARAMETERS)[2] if separator else text).encode()
 
 
 def model_of(content: bytes) -> lightgbm.Booster:

@@ -17,13 +17,13 @@ def build_datamodule(recipe: Recipe) -> LightningDataModule | None:
     build = getattr(recipe.trainer, "build_datamodule", None)
     if build is None:
         return None
-    found = build()
-    if not isinstance(found, LightningDataModule):
+    datamodule = build()
+    if not isinstance(datamodule, LightningDataModule):
         raise SettingError(
             f"recipe {recipe.name}: build_datamodule must return a LightningDataModule of the package lightning (not "
-            f"pytorch_lightning), and it returned a {type(found).__name__}"
+            f"pytorch_lightning), and it returned a {type(datamodule).__name__}"
         )
-    return found
+    return datamodule
 
 
 def data_arguments(

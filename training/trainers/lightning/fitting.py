@@ -361,11 +361,11 @@ def _unchanged(parts: list[Any]) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Suppress Lightning's messages below warnings, such as those on the hardware."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.WARNING)
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
     try:
         yield
     finally:
-        for one, level in zip(loggers, levels, strict=True):
-            one.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -53,7 +53,7 @@ class StateExchange(CheckpointIO):
 
 
 class Learner:
-    """See :class:`training.trainers.network.progress.Learner`.
+    """See :class:`training.trainers.network.learner.Learner`.
 
     Raises :class:`SettingError` if the recipe's function builds no LightningModule.
     """
@@ -86,18 +86,18 @@ class Learner:
         Raises :class:`TrainingError` for a part that is neither tensor, number nor text.
         """
         self.trainer.save_checkpoint("checkpoint")
-        found, self.exchange.saved = self.exchange.saved, {}
+        checkpoint, self.exchange.saved = self.exchange.saved, {}
         if not self.ranks.is_first:
             return {}
         if self.at_epoch_start:
-            _forget_announced_epoch(found)
+            _forget_announced_epoch(checkpoint)
         rest = {
             name: part
-            for name, part in found.items()
+            for name, part in checkpoint.items()
             if name != "state_dict" and not name.startswith(("hparams_", "hyper_parameters", "datamodule_"))
         }
         return {
-            "model": found["state_dict"],
+            "model": checkpoint["state_dict"],
             "lightning": plain_state(rest, "Lightning's checkpoint", _REMEDY),
         }
 
@@ -106,7 +106,7 @@ class Learner:
         self.exchange.loaded = state["lightning"] | {"state_dict": state["model"]}
 
     def same_weights(self) -> list[torch.Tensor]:
-        """See :class:`training.trainers.network.progress.Learner`."""
+        """See :class:`training.trainers.network.learner.Learner`."""
         return list(self.module.parameters())
 
     def changed_by_update_alone(self) -> Set[int]:
@@ -124,9 +124,9 @@ class Learner:
 
     def note_logged(self) -> None:
         """Keep what the module has logged in the step by `self.log`."""
-        found = self.trainer.callback_metrics
-        self.step_names |= set(found) - self.epoch_names
-        self.logged_in_step = _values(found, self.step_names)
+        callback_metrics = self.trainer.callback_metrics
+        self.step_names |= set(callback_metrics) - self.epoch_names
+        self.logged_in_step = _values(callback_metrics, self.step_names)
 
     def logged(self, at_epoch_end: bool) -> dict[str, float]:
         """What the module logs by `self.log`, as `lightning/<name>`, and the recipe's metrics.
@@ -138,9 +138,12 @@ class Learner:
         """
         if not at_epoch_end:
             return mean_of_ranks(self.logged_in_step, self.ranks)
-        found = self.trainer.callback_metrics
-        self.epoch_names |= set(found) - self.step_names
-        return mean_of_ranks(_values(found, self.epoch_names), self.ranks) | self.metrics.of_validation()
+        callback_metrics = self.trainer.callback_metrics
+        self.epoch_names |= set(callback_metrics) - self.step_names
+        return (
+            mean_of_ranks(_values(callback_metrics, self.epoch_names), self.ranks)
+            | self.metrics.of_validation()
+        )
 
     def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
         """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""

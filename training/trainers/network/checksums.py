@@ -19,9 +19,9 @@ def checksum(tensors: Sequence[torch.Tensor]) -> int:
     return int(torch.stack(sums).sum()) & (2**63 - 1)
 
 
-def differing(one: Sums, other: Sums) -> list[str]:
+def differing(first: Sums, second: Sums) -> list[str]:
     """Names of the tensors with different checksums, and of those that only one side has."""
-    mine, others = (dict(zip(names, sums.tolist(), strict=True)) for names, sums in (one, other))
+    mine, others = (dict(zip(names, sums.tolist(), strict=True)) for names, sums in (first, second))
     return [name for name in mine | others if mine.get(name) != others.get(name)]
 
 

@@ -47,8 +47,8 @@ def _check_length(recipe: Recipe, dataset: Any, columns: Columns) -> None:
 def _some_rows(columns: Columns, learn: Rows) -> list[int]:
     """A few of the rows `learn`: rows of different classes, and rows at equal distances."""
     _, firsts = np.unique(columns.targets[learn], return_index=True)
-    places = [*_spread(firsts), *_spread(np.arange(len(learn)))]
-    return sorted({int(learn[place]) for place in places})
+    positions = [*_spread(firsts), *_spread(np.arange(len(learn)))]
+    return sorted({int(learn[position]) for position in positions})
 
 
 def _spread(values: Rows) -> list[int]:

@@ -57,7 +57,9 @@ class Batch:
         """This batch on the device of `ranks`."""
         if ranks.device.type == "cpu":
             return self
-        inputs, targets = (one.to(ranks.device, non_blocking=True) for one in (self.inputs, self.targets))
+        inputs, targets = (
+            tensor.to(ranks.device, non_blocking=True) for tensor in (self.inputs, self.targets)
+        )
         return replace(self, inputs=inputs, targets=targets)
 
     def split(self) -> "Iterator[Batch]":
@@ -192,8 +194,8 @@ def read_ahead(read: Callable[[int], T], steps: Iterable[int], ahead: int) -> It
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()
 
 
 def columns_dataset(columns: Columns) -> "Dataset[Any]":

@@ -84,7 +84,7 @@ def start_from(
     if (own_names := getattr(module, "own_names", None)) is not None:
         weights, may_lack = own_names(weights, new_head)
     constant: frozenset[str] = getattr(own, "constant_buffers", frozenset())
-    given = {name: one for name, one in weights.items() if name not in constant}
+    given = {name: tensor for name, tensor in weights.items() if name not in constant}
     new = take_weights(own, given, outputs, new_head, may_lack | constant) - constant
     return Started(freeze(own, options.freeze, new), _digests(own, options.freeze), tuple(sorted(new)))
 
@@ -106,7 +106,7 @@ def take_weights(
     mine = module.state_dict()
     absent = may_lack - weights.keys()
     missing, unexpected = (
-        sorted(one - other) for one, other in _both_ways(mine.keys() - absent, weights.keys())
+        sorted(names - other_names) for names, other_names in _both_ways(mine.keys() - absent, weights.keys())
     )
     if missing or unexpected:
         lists = [f"it lacks {_few(missing)}"] if missing else []
@@ -143,9 +143,11 @@ def freeze(module: nn.Module, parts: Iterable[str], new: set[str]) -> list[nn.Mo
             )
         for name in inside:
             named[name].requires_grad_(False)
-    if parts and not any(one.requires_grad for one in named.values()):
+    if parts and not any(parameter.requires_grad for parameter in named.values()):
         raise SettingError(f"training.freeze: {', '.join(parts)} leave no parameter to train")
-    return [one for name, one in module.named_modules() if any(_is_in(name, part) for part in parts)]
+    return [
+        submodule for name, submodule in module.named_modules() if any(_is_in(name, part) for part in parts)
+    ]
 
 
 def set_training(module: nn.Module, frozen: Iterable[nn.Module]) -> None:
@@ -154,15 +156,15 @@ def set_training(module: nn.Module, frozen: Iterable[nn.Module]) -> None:
     In evaluation mode, the running statistics of batch normalisation do not change, and dropout is off.
     """
     module.train()
-    for one in frozen:
-        one.eval()
+    for submodule in frozen:
+        submodule.eval()
 
 
 def _digests(module: nn.Module, parts: tuple[str, ...]) -> dict[str, str]:
     """The digest of each tensor in `parts`, by its name."""
     return {
-        name: weights_digest({name: one})
-        for name, one in module.state_dict().items()
+        name: weights_digest({name: tensor})
+        for name, tensor in module.state_dict().items()
         if any(_is_in(name, part) for part in parts)
     }
 
@@ -190,8 +192,8 @@ def _outputs_of(here: "torch.Tensor", there: "torch.Tensor") -> int:
     return next(size for size, own in zip(there.shape, here.shape, strict=True) if size != own)
 
 
-def _both_ways(one: Iterable[str], other: Iterable[str]) -> tuple[tuple[set[str], set[str]], ...]:
-    first, second = set(one), set(other)
+def _both_ways(names: Iterable[str], other_names: Iterable[str]) -> tuple[tuple[set[str], set[str]], ...]:
+    first, second = set(names), set(other_names)
     return (first, second), (second, first)
 
 

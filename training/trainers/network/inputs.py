@@ -98,7 +98,7 @@ class TableEncoder(nn.Module):
             source += [number] * len(codes)
             mean += [column.mean] * len(codes)
             std += [column.std] * len(codes)
-            category += [float(one) for one in codes]
+            category += [float(code) for code in codes]
         self.register_buffer("source", torch.tensor(source, dtype=torch.int64), persistent=False)
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32), persistent=False)
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32), persistent=False)

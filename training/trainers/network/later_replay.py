@@ -18,7 +18,8 @@ from training.records import ReplayOutcome
 from training.trainers.generators import generators_kept
 from training.trainers.network.building import import_recipe
 from training.trainers.network.checksums import Sums, checksums, differing
-from training.trainers.network.progress import Epoch, Learner, Progress
+from training.trainers.network.learner import Learner
+from training.trainers.network.progress import Epoch, Progress
 from training.trainers.network.replay import NetworkReplay
 from training.trainers.replay_outcome import different, equal
 
@@ -125,14 +126,14 @@ class LaterReplay(NetworkReplay):
             )  # fmt: skip
             with _until_all_are_repeated():
                 run(again)
-        found: tuple[int | None, list[str]] = None, []
-        for number, (one, other) in enumerate(zip(self._watched, again.seen, strict=True)):
-            names = differing(one, other)
-            if names and found[0] is None:
-                found = start.step + number + 1, names
-        if not self.ranks.add_up(float(bool(found[1])))[0]:
+        difference: tuple[int | None, list[str]] = None, []
+        for number, (watched, repeated) in enumerate(zip(self._watched, again.seen, strict=True)):
+            names = differing(watched, repeated)
+            if names and difference[0] is None:
+                difference = start.step + number + 1, names
+        if not self.ranks.add_up(float(bool(difference[1])))[0]:
             return equal(start.step, self._count)
-        return different(start.step, self._count, *found, (), _REMEDY)
+        return different(start.step, self._count, *difference, (), _REMEDY)
 
 
 @contextmanager

@@ -48,8 +48,9 @@ class SeededRows(Dataset[Any]):
         epoch, row = index
         seed_generators(stream_key(self.seed, epoch, _DATASET, row))
         inputs, label = self.dataset[row]
-        one = math.prod(getattr(label, "shape", (0,))) == 1
-        return inputs, label.item() if one else label  # a batch of arrays (1,) would have the shape (rows, 1)
+        is_single = math.prod(getattr(label, "shape", (0,))) == 1
+        # A batch of arrays (1,) would have the shape (rows, 1).
+        return inputs, label.item() if is_single else label
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ def mean_of_ranks(values: Mapping[str, float], ranks: Ranks) -> dict[str, float]
     Of a name that only some ranks have, as of a value that code logs on the first rank only, each rank keeps its own.
     """
     names = _common(values, ranks)
-    found = dict(values)
+    means = dict(values)
     if names:
         sums = ranks.add_up(*(values[name] for name in names))
-        found |= {name: total / ranks.world_size for name, total in zip(names, sums, strict=True)}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        means |= {name: total / ranks.world_size for name, total in zip(names, sums, strict=True)}
+    return {name: value for name, value in means.items() if math.isfinite(value)}
 
 
 def _common(values: Mapping[str, float], ranks: Ranks) -> list[str]:

@@ -84,8 +84,8 @@ def recipe_module(module: nn.Module) -> nn.Module:
 
     Names of weights are those of this module.
     """
-    found: nn.Module = getattr(module, "recipe_module", module)
-    return found
+    own_module: nn.Module = getattr(module, "recipe_module", module)
+    return own_module
 
 
 def _builder(recipe: Recipe) -> BuildModel:

@@ -8,9 +8,10 @@ end :meth:`Progress.finish`. All ranks make the same calls.
 import logging
 import math
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from training.attempts.fence import Fence
 from training.attempts.heartbeat import Heartbeat
@@ -25,21 +26,18 @@ from training.data.dataset import Columns
 from training.data.sample_order import Rows
 from training.errors import StopRequestedError, TrainingError
 from training.problems.objectives import objective_named
-from training.records import EpochMetrics, Goodput, ReplayOutcome, TrainedModel
-from training.storage.files import atomic_folder, digest_json
-from training.storage.paths import TRAINED
-from training.storage.record_files import record_text
+from training.records import EpochMetrics
+from training.storage.files import digest_json
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.exchange import writers_of
+from training.trainers.finished_model import FinishedTraining, selected_epoch, write_model
 from training.trainers.long_work import LongWork
 from training.trainers.network.accumulators import Interval, Sums
+from training.trainers.network.learner import Learner
 from training.trainers.network.own_settings import network_settings
+from training.trainers.network.replay_check import NoReplay, ReplayCheck
 from training.trainers.ranks import ControlConsensus, Ranks, backend_name, device_name
-from training.trainers.replay_outcome import unchecked
 from training.trainers.requests import SAVE, STOP, Requests
-
-if TYPE_CHECKING:
-    import torch
 
 log = logging.getLogger("evergreen.loop")
 
@@ -49,80 +47,6 @@ WEIGHTS = "weights.safetensors"
 def _ignored(weights: dict[str, Any]) -> None:
     """No check of the finished model's weights."""
     del weights
-
-
-class Learner(Protocol):
-    """The model that is trained, with all state that the next step depends on."""
-
-    @property
-    def unit(self) -> str:
-        """What a row is called in names of metrics: "images" or "rows"."""
-
-    def state(self) -> dict[str, Any]:
-        """The state as tensors, numbers and text; the key "model" has the model's tensors.
-
-        All ranks call this method; checkpoints hold the state of the first rank, and all ranks' rows of tensors that
-        are given as :class:`training.checkpoints.parts.OwnRows`.
-        """
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that :meth:`state` returned, with :class:`training.checkpoints.parts.StoredRows`."""
-
-    def same_weights(self) -> "list[torch.Tensor]":
-        """The weights, which have the same bits on all ranks after each step; empty if each rank has a part."""
-
-    def changed_by_update_alone(self) -> Set[int]:
-        """Addresses of the tensors in :meth:`state` that nothing changes before the optimizer's next update."""
-
-    def learning_rate(self, step: int) -> float:
-        """The learning rate of optimizer step `step`; called after that step."""
-
-    def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
-        """Mean loss and metric over `rows`, computed by all ranks together; calls `progress` after each batch."""
-
-    def logged(self, at_epoch_end: bool) -> dict[str, float]:
-        """Further metrics by name, equal on all ranks: of the newest step, or at the end of an epoch of that epoch.
-
-        All ranks call this method; the metrics of an epoch include those of the recipe, over the validation rows.
-        """
-
-
-class ReplayCheck(Protocol):
-    """The methods of a replay check that :class:`Progress` calls."""
-
-    def enter(self, step: int) -> None:
-        """Called when training starts at `step`."""
-
-    def needs_checkpoint(self, step: int) -> bool:
-        """Whether to save a checkpoint after `step`."""
-
-    def saved(self, position: Position) -> None:
-        """Called on all ranks when a checkpoint at `position` is being saved."""
-
-    def outcome(self) -> ReplayOutcome:
-        """The outcome of the run's replay check, or why there was no replay."""
-
-
-@dataclass(frozen=True)
-class NoReplay:
-    """Replaces the replay check for a trainer without replay check; the run's record gets `reason`."""
-
-    reason: str
-
-    def enter(self, step: int) -> None:
-        """See :class:`ReplayCheck`."""
-
-    def needs_checkpoint(self, step: int) -> bool:
-        """See :class:`ReplayCheck`."""
-        del step
-        return False
-
-    def saved(self, position: Position) -> None:
-        """See :class:`ReplayCheck`."""
-
-    def outcome(self) -> ReplayOutcome:
-        """See :class:`ReplayCheck`."""
-        return unchecked(self.reason)
 
 
 @dataclass
@@ -169,7 +93,7 @@ class Progress:
     same_for_any_workers: bool = False
     sharded: bool = False
     check_weights: Callable[[dict[str, Any]], None] = _ignored
-    replay: ReplayCheck = NoReplay("the trainer has no replay check")
+    replay: ReplayCheck = field(default=NoReplay("the trainer has no replay check"))
     clock: Clock = field(default_factory=Clock)
     history: list[EpochMetrics] = field(default_factory=list)
     epoch_sums: Sums = field(default_factory=Sums)
@@ -215,13 +139,13 @@ class Progress:
 
         Raises the error of :func:`different_checkpoints` if the ranks found different checkpoints.
         """
-        found = self.long_work.on_all(self.checkpoints.load_newest)
-        position = found[0] if found else Position(0, 0, 0)
+        checkpoint = self.long_work.on_all(self.checkpoints.load_newest)
+        position = checkpoint[0] if checkpoint else Position(0, 0, 0)
         # Ranks read the same folder, but one rank alone may read a damaged file: compare before the first step.
         if not self.ranks.all_equal(position.step):
             raise different_checkpoints(self.job)
-        if found:
-            self._load(found[1])
+        if checkpoint:
+            self._load(checkpoint[1])
         if self.ranks.is_first:
             self.metrics.rewind(position.step)
             log.info("training starts at step %d of %d", position.step, self.total_steps)
@@ -285,13 +209,16 @@ class Progress:
         if request == STOP:
             self._stop(position, "there" if self.exact else "at its newest checkpoint, the end of an epoch")
 
-    def _stop(self, position: Position, place: str) -> None:
-        """Wait until the newest checkpoint is written, and raise :class:`StopRequestedError`, on all ranks."""
+    def _stop(self, position: Position, resumes: str) -> None:
+        """Wait until the newest checkpoint is written, and raise :class:`StopRequestedError`, on all ranks.
+
+        The message says where the same command `resumes`.
+        """
         self.long_work.on_all(self.checkpoints.wait)
         self.ranks.barrier()
         raise StopRequestedError(
             f"training stopped on request at step {position.step} of {self.total_steps}; "
-            f"the same command resumes {place}"
+            f"the same command resumes {resumes}"
         )
 
     def _before_commit(self) -> None:
@@ -414,31 +341,26 @@ class Progress:
             self.ranks.barrier()
 
     def _write_model(self) -> None:
-        """Write the selected epoch's weights and the record of the training, in one atomic rename."""
+        """Write the selected epoch's weights and the record of the training, by one atomic rename."""
         self.metrics.check()
-        chosen = self.history[-1]
-        if network_settings(self.job.settings).select == "best":
-            chosen = min(self.history, key=lambda row: (row.validation_loss, row.epoch))
-        replay = self.replay.outcome()
-        read = self.checkpoints.load_step(chosen.step)["learner"]["model"]
+        selected = selected_epoch(self.history, best=network_settings(self.job.settings).select == "best")
+        training = FinishedTraining(
+            history=self.history,
+            selected=selected,
+            steps=self.total_steps,
+            world_size=self.ranks.world_size,
+            device=str(self.ranks.device.type),
+            seconds=self.clock.parts,
+            replay=self.replay.outcome(),
+        )
+        read = self.checkpoints.load_step(selected.step)["learner"]["model"]
         weights = whole(read, self.heartbeat.add_moved)
         self.check_weights(weights)
-        with atomic_folder(self.job.paths.model, self._before_commit) as folder:
-            save_weights(weights, folder / WEIGHTS)
-            trained = TrainedModel(
-                run_key=self.job.run_key,
-                weights=str(self.job.paths.model / WEIGHTS),
-                weights_digest=weights_digest(weights),
-                selected_epoch=chosen.epoch,
-                steps=self.total_steps,
-                world_size=self.ranks.world_size,
-                device=str(self.ranks.device.type),
-                history=tuple(self.history),
-                seconds=sum(self.clock.parts.values()),
-                goodput=Goodput(total_s=sum(self.clock.parts.values()), parts=dict(self.clock.parts)),
-                reproducible=replay.reproducible,
-                reproducible_reason=replay.reason,
-            )
-            (folder / TRAINED).write_text(record_text(TRAINED, trained, self.job.paths.root.name))
+
+        def write(file: Path) -> str:
+            save_weights(weights, file)
+            return weights_digest(weights)
+
+        write_model(self.job, training, WEIGHTS, write, self._before_commit)
         self.checkpoints.publish_model(self.job.paths)
         self.heartbeat.finish(self.total_steps)

@@ -35,7 +35,7 @@ _SECONDS = 0.3  # time limit for the replayed steps, which sets their number; at
 
 @dataclass
 class NetworkReplay:
-    """See :class:`training.trainers.network.progress.ReplayCheck`.
+    """See :class:`training.trainers.network.replay_check.ReplayCheck`.
 
     `left_out` says why the run is not checked; empty: the run is checked.
     """

@@ -92,15 +92,15 @@ class Replay(NetworkReplay):
         self, start: Position, feed: Feed | None, replica: LoopReplica
     ) -> tuple[int | None, list[str]]:
         """The first step after which anything differs, and the names of what differs; every rank runs all steps."""
-        found: tuple[int | None, list[str]] = None, []
+        difference: tuple[int | None, list[str]] = None, []
         for number, batch in enumerate(self._batches(start, feed)):
             losses, scores = replica.step(batch, start.epoch, start.step + number)
             last = number + 1 == self._count
             names = _differing_bits(self.replica, replica) if last else []
             names += differing(self._watched[number].sums, _checksums(replica, batch, losses, scores, last))
-            if names and found[0] is None:
-                found = start.step + number + 1, names
-        return found
+            if names and difference[0] is None:
+                difference = start.step + number + 1, names
+        return difference
 
     def _batches(self, start: Position, feed: Feed | None) -> Iterator[Batch]:
         if feed is None:
@@ -122,8 +122,8 @@ def _checksums(
     return checksums(named, replica.ranks.device)
 
 
-def _differing_bits(one: LoopReplica, other: LoopReplica) -> list[str]:
-    mine, others = _state(one), _state(other)
+def _differing_bits(replica: LoopReplica, other: LoopReplica) -> list[str]:
+    mine, others = _state(replica), _state(other)
     return [
         name
         for name, tensor in mine.items()
@@ -138,6 +138,6 @@ def _state(replica: LoopReplica) -> dict[str, torch.Tensor]:
     weights = [name for name, _ in replica.module.named_parameters()]
     for index, parts in state["optimizer"]["state"].items():
         held |= {f"{kind} of {weights[index]}": part for kind, part in parts.items()}
-    held = {name: one.rows if isinstance(one, OwnRows) else one for name, one in held.items()}
-    found = {name: one for name, one in held.items() if isinstance(one, torch.Tensor)}
-    return found | {"the loss scale": torch.tensor(replica.scaler.get_scale(), dtype=torch.float64)}
+    held = {name: value.rows if isinstance(value, OwnRows) else value for name, value in held.items()}
+    tensors = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    return tensors | {"the loss scale": torch.tensor(replica.scaler.get_scale(), dtype=torch.float64)}

@@ -163,7 +163,9 @@ class LoopReplica:
         before = self._fingerprints() if self._forward_keeps_weights is None else None
         losses = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         scores: Any = 0
-        chunks = list(zip(*(self.passes(one, batch) for one in (model_inputs, batch.targets)), strict=True))
+        chunks = list(
+            zip(*(self.passes(tensor, batch) for tensor in (model_inputs, batch.targets)), strict=True)
+        )
         for number, (inputs, targets) in enumerate(chunks, start=1):
             with self._sync_only_if(number == len(chunks)):
                 with self._autocast():
@@ -254,7 +256,7 @@ class LoopReplica:
         return {name: part.state_dict() for name, part in parts.items()}
 
     def same_weights(self) -> list[torch.Tensor]:
-        """See :class:`training.trainers.network.progress.Learner`."""
+        """See :class:`training.trainers.network.learner.Learner`."""
         return [] if self.sharded else list(self.module.parameters())
 
     def changed_by_update_alone(self) -> set[int]:
@@ -265,10 +267,10 @@ class LoopReplica:
         """
         if not self._forward_keeps_weights:
             return set()
-        found: list[Any] = list(self.module.parameters())
+        tensors: list[Any] = list(self.module.parameters())
         for state in self.optimizer.state.values():
-            found += [value for value in state.values() if isinstance(value, torch.Tensor)]
-        return {tensor.data_ptr() for tensor in found}
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return {tensor.data_ptr() for tensor in tensors}
 
     @property
     def no_second_model(self) -> str:
@@ -290,7 +292,7 @@ class LoopReplica:
 
     def _fingerprints(self) -> list[tuple[int, int]]:
         """For each weight, torch's version counter and, since writes through `.data` do not count, a checksum."""
-        return [(one._version, checksum([one])) for one in self.module.parameters()]
+        return [(weight._version, checksum([weight])) for weight in self.module.parameters()]
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that :meth:`state` returned, also that of a sharded training."""

@@ -31,20 +31,20 @@ _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
 Globals = Mapping[str, Mapping[str, Any]]
 
 
-def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
+def unsaved_differences(model: nn.Module, other: nn.Module) -> list[str]:
     """Names of the state that differs between two models of the same recipe and is not in their `state_dict`.
 
     A name has the module's path, the attribute or buffer and the kind of state: `encoder.calls (attribute)`.
     """
-    saved = one.state_dict().keys()
+    saved = model.state_dict().keys()
     buffers = dict(other.named_buffers())
-    found = [
+    differences = [
         f"{name} (buffer with persistent=False)"
-        for name, buffer in one.named_buffers()
+        for name, buffer in model.named_buffers()
         if name not in saved and not _equal(buffer, buffers.get(name))
     ]
     others = dict(other.named_modules())
-    for path, module in one.named_modules():
+    for path, module in model.named_modules():
         before = vars(others[path]) if path in others else {}
         own = {
             name: value
@@ -52,40 +52,40 @@ def unsaved_differences(one: nn.Module, other: nn.Module) -> list[str]:
             if name not in _TORCHS_OWN and not name.startswith(_OF_STRATEGY)
         }
         names = _differing(own, before)
-        found += [f"{path}.{name} (attribute)".lstrip(".") for name in names]
-    return found
+        differences += [f"{path}.{name} (attribute)".lstrip(".") for name in names]
+    return differences
 
 
 def globals_of(folder: Path) -> Globals:
     """Global variables of the imported modules whose files are in `folder`, by file path relative to `folder`."""
-    found = {}
+    variables = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file and Path(file).is_relative_to(folder):
             names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
-            found[Path(file).relative_to(folder).as_posix()] = names
-    return found
+            variables[Path(file).relative_to(folder).as_posix()] = names
+    return variables
 
 
-def differing_globals(one: Globals, other: Globals) -> list[str]:
+def differing_globals(variables: Globals, other: Globals) -> list[str]:
     """Names of the global variables that differ, as `recipe.py: calls (global variable)`."""
     return [
         f"{file}: {name} (global variable)"
-        for file, names in one.items()
+        for file, names in variables.items()
         for name in _differing(names, other.get(file, names))
     ]
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    return (name for name, value in one.items() if not _equal(value, other.get(name)))
+def _differing(values: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
+    return (name for name, value in values.items() if not _equal(value, other.get(name)))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     # Dicts are compared by their common keys only: they are often caches, which a new model has not filled yet.
-    if isinstance(one, dict) and isinstance(other, dict):
-        return all(_equal(one[key], other[key]) for key in one.keys() & other.keys())
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(_equal(value[key], other[key]) for key in value.keys() & other.keys())
     try:
-        return one is other or bool(_value(one) == _value(other))
+        return value is other or bool(_value(value) == _value(other))
     except Exception:  # objects of a library that can't be inspected count as equal
         return True
 

@@ -28,7 +28,7 @@ _INITIAL, _STEP = 3, 4  # streams of random numbers, see training.data.sample_or
 
 
 class Learner:
-    """See :class:`training.trainers.network.progress.Learner`. `strategy` joins the workers."""
+    """See :class:`training.trainers.network.learner.Learner`. `strategy` joins the workers."""
 
     def __init__(
         self,
@@ -51,8 +51,10 @@ class Learner:
             self.optimizer = _optimizer(keras, settings)
             self.optimizer.build(self.model.trainable_variables)
         self.weights, self.generators = weights_of(self.model), generators_of(self.model)
-        trained = {id(one) for one in self.model.trainable_variables}
-        self.statistics = {name: one for name, one in self.weights.items() if id(one) not in trained}
+        trained = {id(variable) for variable in self.model.trainable_variables}
+        self.statistics = {
+            name: variable for name, variable in self.weights.items() if id(variable) not in trained
+        }
         self.inputs = inputs_of(recipe, version, settings, torch.device("cpu"))
         self.metrics = RecipeMetrics(recipe.name, recipe.metrics, version, torch.device("cpu"))
         self._train, self._forward = _compiled(self.model, self.optimizer, strategy, loss_of(version))
@@ -86,8 +88,8 @@ class Learner:
         assign(numbered(self.optimizer.variables), state["optimizer"])
 
     def same_weights(self) -> list[torch.Tensor]:
-        """See :class:`training.trainers.network.progress.Learner`."""
-        return [torch.from_numpy(np.array(one.numpy())) for one in self.model.trainable_variables]
+        """See :class:`training.trainers.network.learner.Learner`."""
+        return [torch.from_numpy(np.array(variable.numpy())) for variable in self.model.trainable_variables]
 
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: the tensors of :meth:`state` are copies."""
@@ -98,7 +100,7 @@ class Learner:
         return learning_rate(cast(Any, own_settings(self.settings)), step, self.total_steps)
 
     def validate(self, columns: Columns, rows: Rows, progress: Callable[[], None]) -> tuple[float, float]:
-        """See :class:`training.trainers.network.progress.Learner`.
+        """See :class:`training.trainers.network.learner.Learner`.
 
         First, all ranks get the moving statistics of the first rank, which the checkpoint holds.
         """

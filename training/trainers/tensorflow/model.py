@@ -37,16 +37,16 @@ def build_model(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> Any:
         )
     with named_as(recipe.name, "its model"):
         try:
-            found = tuple(model(np.zeros((2, *own), np.float32), training=False).shape)
+            output_shape = tuple(model(np.zeros((2, *own), np.float32), training=False).shape)
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise TrainingError(
                 f"recipe {recipe.name}: its model refuses images of {own} (height, width, channels): {error}. Build "
                 "the model from the shape that build_model is given."
             ) from error
-    if found != (2, outputs):
+    if output_shape != (2, outputs):
         raise TrainingError(
-            f"recipe {recipe.name}: two images gave an output of shape {found}, and the problem needs (2, {outputs}). "
-            "Size the last layer by the `outputs` that build_model is given."
+            f"recipe {recipe.name}: two images gave an output of shape {output_shape}, and the problem needs "
+            f"(2, {outputs}). Size the last layer by the `outputs` that build_model is given."
         )
     if wrong := _wrong(keras, model):
         raise TrainingError(f"recipe {recipe.name}: {wrong}")
@@ -82,23 +82,26 @@ def weights_of(model: Any) -> dict[str, Any]:
     A name has the position of the variable, since the names that Keras gives to layers depend on the models that the
     process has built before.
     """
-    kept = [one for one in model.variables if one.name != _SEED]
-    return {f"{number:03}_{re.sub(r'[^A-Za-z0-9]', '_', one.name)}": one for number, one in enumerate(kept)}
+    kept = [variable for variable in model.variables if variable.name != _SEED]
+    return {
+        f"{number:03}_{re.sub(r'[^A-Za-z0-9]', '_', variable.name)}": variable
+        for number, variable in enumerate(kept)
+    }
 
 
 def generators_of(model: Any) -> list[Any]:
     """The states of the model's random generators."""
-    return [one for one in model.variables if one.name == _SEED]
+    return [variable for variable in model.variables if variable.name == _SEED]
 
 
 def numbered(variables: list[Any]) -> dict[str, Any]:
     """The optimizer's variables by position, as their names contain names of layers."""
-    return {f"{number:03}": one for number, one in enumerate(variables)}
+    return {f"{number:03}": variable for number, variable in enumerate(variables)}
 
 
 def read(variables: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The values of variables, as copies."""
-    return {name: torch.from_numpy(np.array(one.numpy())) for name, one in variables.items()}
+    return {name: torch.from_numpy(np.array(variable.numpy())) for name, variable in variables.items()}
 
 
 def assign(variables: Mapping[str, Any], values: Mapping[str, torch.Tensor]) -> None:

@@ -30,7 +30,7 @@ def with_inputs(model: Any, version: DatasetVersion) -> Any:
     layers = (keras := tensorflow_keras()).layers
     images = keras.Input(version.shape, dtype="uint8")
     rows = layers.Rescaling(1 / 255)(layers.Permute((2, 3, 1))(images))
-    variance = [one**2 for one in version.std]
+    variance = [deviation**2 for deviation in version.std]
     output = model(layers.Normalization(mean=list(version.mean), variance=variance)(rows))
     if objective_named(version.problem).target == "class":
         return keras.Model(images, layers.Softmax()(output))

@@ -6,7 +6,8 @@ from training.data.dataset import open_columns
 from training.trainers.entry import Entry
 from training.trainers.network.building import import_recipe, memory_feed, total_steps
 from training.trainers.network.feeds import MemoryFeed
-from training.trainers.network.progress import NoReplay, Progress
+from training.trainers.network.progress import Progress
+from training.trainers.network.replay_check import NoReplay
 from training.trainers.ranks import Ranks, prepare_process
 from training.trainers.rows import training_rows
 from training.trainers.tensorflow.learner import Learner

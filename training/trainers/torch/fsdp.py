@@ -81,10 +81,10 @@ class FsdpReplica(CollectiveReplica):
 
     def changed_by_update_alone(self) -> set[int]:
         """As of :class:`Replica`: addresses of this rank's rows."""
-        found = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        tensors = [weight for group in self.optimizer.param_groups for weight in group["params"]]
         for values in self.optimizer.state.values():
-            found += [value for value in values.values() if isinstance(value, torch.Tensor)]
-        return {_local(tensor).data_ptr() for tensor in found}
+            tensors += [value for value in values.values() if isinstance(value, torch.Tensor)]
+        return {_local(tensor).data_ptr() for tensor in tensors}
 
     def _with_own_rows(self, value: Any) -> Any:
         if isinstance(value, DTensor):
@@ -141,8 +141,8 @@ def _units(module: nn.Module, taken: set[nn.Parameter]) -> Iterator[nn.Module]:
             continue
         if isinstance(child, nn.ModuleList | nn.ModuleDict):  # has no forward pass
             continue
-        left = {one for one in child.parameters() if one not in taken}
-        if sum(one.numel() for one in left) >= UNIT_PARAMETERS:
+        left = {parameter for parameter in child.parameters() if parameter not in taken}
+        if sum(parameter.numel() for parameter in left) >= UNIT_PARAMETERS:
             taken |= left
             yield child
 

@@ -39,7 +39,7 @@ class ZeroReplica(CollectiveReplica):
                 )
         self.stage = own_settings(self.settings).zero_stage
         self.sharded = self.stage > 0
-        self._shapes = {name: tuple(one.shape) for name, one in self._parameters()}
+        self._shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters()}
 
     def wrap(self) -> nn.Module:
         """The engine, which forward passes call."""
@@ -77,11 +77,11 @@ class ZeroReplica(CollectiveReplica):
         """As of :class:`Replica`, with :class:`OwnRows` for each tensor that the ranks hold together."""
         if not self.sharded:
             return super().state()
-        weights = {name: self._own(name, one) for name, one in self._parameters()}
+        weights = {name: self._own(name, parameter) for name, parameter in self._parameters()}
         states = {
-            index: self._own_state(name, one)
-            for index, (name, one) in enumerate(self.module.named_parameters())
-            if one.requires_grad
+            index: self._own_state(name, parameter)
+            for index, (name, parameter) in enumerate(self.module.named_parameters())
+            if parameter.requires_grad
         }
         return {
             "model": self.module.state_dict() | weights,
@@ -110,10 +110,10 @@ class ZeroReplica(CollectiveReplica):
         if not self.sharded:
             return super().changed_by_update_alone()
         state = self.state()
-        found = [*state["model"].values()]
+        entries = [*state["model"].values()]
         for values in state["optimizer"]["state"].values():
-            found += values.values()
-        return {one.rows.data_ptr() for one in found if isinstance(one, OwnRows)}
+            entries += values.values()
+        return {entry.rows.data_ptr() for entry in entries if isinstance(entry, OwnRows)}
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All weights by name; a weight that two modules share has two names."""

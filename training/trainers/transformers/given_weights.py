@@ -25,17 +25,17 @@ def own_names(module: nn.Module, weights: Weights, new_head: bool) -> tuple[Weig
     mine = module.state_dict()
     if mine.keys() == weights.keys() or not isinstance(module, PreTrainedModel):
         return weights, frozenset()
-    found, missing, unexpected = _loaded(module, weights)
-    if not found:
+    loaded, missing, unexpected = _loaded(module, weights)
+    if not loaded:
         return weights, frozenset()
     prefix = module.base_model_prefix
-    theirs = {_part(name, prefix) for name in found.keys() | unexpected}
+    theirs = {_part(name, prefix) for name in loaded.keys() | unexpected}
     parts = {_part(name, prefix) for name in mine}
     lacking = {name for name in missing if _part(name, prefix) not in theirs}
     foreign = {name for name in unexpected if _part(name, prefix) not in parts}
     if (lacking or foreign) and not new_head and missing == lacking and unexpected == foreign:
         raise SettingError(_other_head(lacking, foreign))
-    return found | {name: weights[name] for name in unexpected - foreign}, frozenset(lacking)
+    return loaded | {name: weights[name] for name in unexpected - foreign}, frozenset(lacking)
 
 
 def _other_head(lacking: set[str], foreign: set[str]) -> str:
@@ -62,9 +62,9 @@ def _loaded(module: Any, weights: Weights) -> tuple[dict[str, torch.Tensor], set
         )
     missing, unexpected = set(info["missing_keys"]), set(info["unexpected_keys"])
     tensors = other.state_dict()
-    found = {name: tensors[name] for name in module.state_dict() if name in tensors and name not in missing}
-    found |= {name: torch.zeros(shape) for name, shape, _ in info["mismatched_keys"]}
-    return found, missing, unexpected & weights.keys()
+    loaded = {name: tensors[name] for name in module.state_dict() if name in tensors and name not in missing}
+    loaded |= {name: torch.zeros(shape) for name, shape, _ in info["mismatched_keys"]}
+    return loaded, missing, unexpected & weights.keys()
 
 
 def _part(name: str, prefix: str) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ _REMEDY = "use another training.optim or training.lr_scheduler_type."
 
 
 class Learner:
-    """See :class:`training.trainers.network.progress.Learner`. The model starts from `initial`; None: new weights.
+    """See :class:`training.trainers.network.learner.Learner`. The model starts from `initial`; None: new weights.
 
     `trainer` is set before the first step.
     """
@@ -99,7 +99,7 @@ class Learner:
                 part.load_state_dict(loaded[name])
 
     def same_weights(self) -> list[torch.Tensor]:
-        """See :class:`training.trainers.network.progress.Learner`."""
+        """See :class:`training.trainers.network.learner.Learner`."""
         return list(self.model.parameters())
 
     def changed_by_update_alone(self) -> Set[int]:

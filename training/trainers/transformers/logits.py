@@ -47,10 +47,10 @@ def logits(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor
     Raises :class:`TrainingError` for an output without logits.
     """
     output: Any = model(inputs[_FIRST]) if _FIRST in inputs else model(**inputs)
-    found = output if isinstance(output, torch.Tensor) else getattr(output, "logits", None)
-    if not isinstance(found, torch.Tensor):
+    tensor = output if isinstance(output, torch.Tensor) else getattr(output, "logits", None)
+    if not isinstance(tensor, torch.Tensor):
         raise TrainingError(
             f"the model's output, a {type(output).__name__}, has no logits; build a model with a head for the problem, "
             "such as BertForSequenceClassification(BertConfig(num_labels=outputs))"
         )
-    return found
+    return tensor

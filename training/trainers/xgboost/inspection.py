@@ -41,8 +41,8 @@ def predict_with(model: "Booster") -> "Predict":
     """A function from inputs to the predictions of `model`."""
 
     def predict(inputs: "npt.NDArray[Any]") -> "Predictions":
-        found: Predictions = model.inplace_predict(np.asarray(inputs, np.float32))
-        return found
+        predictions: Predictions = model.inplace_predict(np.asarray(inputs, np.float32))
+        return predictions
 
     return predict
 

@@ -32,18 +32,18 @@ def test_normalising_is_subtracting_the_mean_and_dividing_by_the_deviation() -> 
     expected = (IMAGES.double() / 255 - torch.tensor(MEAN).reshape(1, 3, 1, 1)) / torch.tensor(STD).reshape(
         1, 3, 1, 1
     )
-    found = NORMALISE(IMAGES)
-    assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), expected, atol=1e-5)
+    normalised = NORMALISE(IMAGES)
+    assert normalised.dtype == torch.float32
+    assert torch.allclose(normalised.double(), expected, atol=1e-5)
     assert not NORMALISE.state_dict()
 
 
 def test_normalised_images_have_zero_mean_and_unit_deviation() -> None:
     pixels = IMAGES.double() / 255
     mean, std = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3), correction=0)
-    found = normaliser(tuple(mean.tolist()), tuple(std.tolist()))(IMAGES)
-    assert torch.allclose(found.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
-    assert torch.allclose(found.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
+    normalised = normaliser(tuple(mean.tolist()), tuple(std.tolist()))(IMAGES)
+    assert torch.allclose(normalised.mean((0, 2, 3)), torch.zeros(3), atol=1e-5)
+    assert torch.allclose(normalised.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
 
 
 def test_no_augmentation_changes_nothing() -> None:
@@ -64,7 +64,7 @@ def test_seed_epoch_and_row_change_the_draw(spec: Augmentation) -> None:
     first = changed(spec)
     assert torch.equal(changed(spec), first)
     for other in (changed(spec, seed=4), changed(spec, epoch=2), changed(spec, rows=ROWS + 1)):
-        same = [torch.equal(one, two) for one, two in zip(other, first, strict=True)]
+        same = [torch.equal(image, first_image) for image, first_image in zip(other, first, strict=True)]
         assert sum(same) < 35
 
 
@@ -82,9 +82,9 @@ def shifted(pixels: np.ndarray, down: int, right: int) -> np.ndarray:
 def test_a_shift_moves_whole_pixels_every_way_and_black_moves_in() -> None:
     rows = np.arange(120)
     images = torch.from_numpy(RNG.integers(1, 256, (120, 3, 5, 4)).astype(np.uint8))
-    found = augment(NORMALISE(images), rows, Augmentation(shift=1), 0, 0, BLACK)
+    augmented = augment(NORMALISE(images), rows, Augmentation(shift=1), 0, 0, BLACK)
     moves = {(down, right): 0 for down in (-1, 0, 1) for right in (-1, 0, 1)}
-    for image, result in zip(images.numpy(), found, strict=True):
+    for image, result in zip(images.numpy(), augmented, strict=True):
         fitting = [
             move for move in moves
             if torch.allclose(NORMALISE(torch.from_numpy(shifted(image, *move))[None])[0], result, atol=1e-5)
@@ -99,31 +99,33 @@ def test_a_shift_moves_whole_pixels_every_way_and_black_moves_in() -> None:
 @pytest.mark.parametrize("limit", [1, 3, 10])
 def test_a_shift_reaches_its_limit_and_no_further(limit: int) -> None:
     images = torch.full((500, 3, 4, 4), 255, dtype=torch.uint8)
-    found = augment(NORMALISE(images), np.arange(500), Augmentation(shift=limit), 0, 0, BLACK)
-    lost = (torch.isclose(found, BLACK, atol=1e-4)).all(1).all(1).sum(1)  # columns that are entirely black
+    result = augment(NORMALISE(images), np.arange(500), Augmentation(shift=limit), 0, 0, BLACK)
+    lost = (torch.isclose(result, BLACK, atol=1e-4)).all(1).all(1).sum(1)  # columns that are entirely black
     assert lost.max() == min(limit, 4)
     assert lost.min() == 0
 
 
 def test_a_flip_mirrors_half_of_the_images() -> None:
-    normal, found = NORMALISE(IMAGES), changed(SPECS["flip"])
-    mirrored = [torch.equal(one, two.flip(-1)) for one, two in zip(found, normal, strict=True)]
-    kept = [torch.equal(one, two) for one, two in zip(found, normal, strict=True)]
-    assert all(one != two for one, two in zip(mirrored, kept, strict=True))
+    normal, flipped = NORMALISE(IMAGES), changed(SPECS["flip"])
+    mirrored = [
+        torch.equal(image, original.flip(-1)) for image, original in zip(flipped, normal, strict=True)
+    ]
+    kept = [torch.equal(image, original) for image, original in zip(flipped, normal, strict=True)]
+    assert all(is_mirrored != is_kept for is_mirrored, is_kept in zip(mirrored, kept, strict=True))
     assert 10 <= sum(mirrored) <= 30
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_a_black_image_stays_black(spec: Augmentation) -> None:
-    found = changed(spec, torch.zeros_like(IMAGES))
-    assert torch.allclose(found, BLACK.expand_as(found), atol=1e-5)
+    augmented = changed(spec, torch.zeros_like(IMAGES))
+    assert torch.allclose(augmented, BLACK.expand_as(augmented), atol=1e-5)
 
 
 def test_what_comes_from_outside_is_black() -> None:
     white = torch.full_like(IMAGES, 255)
-    found = changed(Augmentation(rotation=45), white)
-    corners = found[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
-    assert torch.allclose(found[:, :, 5:7, 5:7], NORMALISE(white)[:, :, 5:7, 5:7], atol=1e-4)
+    rotated = changed(Augmentation(rotation=45), white)
+    corners = rotated[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert torch.allclose(rotated[:, :, 5:7, 5:7], NORMALISE(white)[:, :, 5:7, 5:7], atol=1e-4)
     angle = np.abs(uniforms(stream_key(3, 1, AUGMENTATION), ROWS, 5)[:, 0] * 2 - 1) * 45
     turned = torch.from_numpy(angle > 25)
     assert turned.any()
@@ -135,9 +137,9 @@ def test_the_largest_rotation_by_90_degrees_is_a_quarter_turn() -> None:
     draws = uniforms(stream_key(3, 1, AUGMENTATION), key_rows, 5)[:, 0]
     row = np.array([int(draws.argmax())])  # draw close to 1: rotated by nearly 90 degrees
     image = IMAGES[:1]
-    found = augment(NORMALISE(image), row, Augmentation(rotation=90), 3, 1, BLACK)
+    rotated = augment(NORMALISE(image), row, Augmentation(rotation=90), 3, 1, BLACK)
     turns = [torch.rot90(NORMALISE(image), quarter, (2, 3)) for quarter in (1, -1)]
-    assert any(torch.allclose(found, turn, atol=0.02) for turn in turns)
+    assert any(torch.allclose(rotated, turn, atol=0.02) for turn in turns)
 
 
 def test_a_shift_under_rotation_is_in_pixels() -> None:
@@ -145,7 +147,7 @@ def test_a_shift_under_rotation_is_in_pixels() -> None:
     row = int(np.argmin(np.abs(draws[:, 2] - 1) + np.abs(draws[:, 3] - 0.5)))  # maximal shift in x, none in y
     spot = torch.zeros((1, 3, 12, 12), dtype=torch.uint8)
     spot[:, :, 6, 6] = 255
-    found = augment(NORMALISE(spot), np.array([row]), Augmentation(shift=3, rotation=1e-6), 3, 1, BLACK)
-    bright = (found - BLACK)[0, 0]
+    augmented = augment(NORMALISE(spot), np.array([row]), Augmentation(shift=3, rotation=1e-6), 3, 1, BLACK)
+    bright = (augmented - BLACK)[0, 0]
     assert divmod(int(bright.argmax()), 12) in {(6, 3), (6, 9)}
     assert bright.max() > 0.9 * (NORMALISE(spot) - BLACK)[0, 0].max()

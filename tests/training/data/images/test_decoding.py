@@ -35,26 +35,26 @@ def decoded(*images: RawImage, target: Target = AS_IT_IS):
 @pytest.mark.parametrize("raw", [True, False])
 def test_pixels_come_out_channels_first(pixels: np.ndarray, raw: bool) -> None:
     image = raw_pixels(pixels) if raw else RawImage(encoded(pixels))
-    found = decoded(image, image)
-    assert found.pixels.dtype == np.uint8
-    assert np.array_equal(found.pixels, np.stack([pixels.transpose(2, 0, 1)] * 2))
-    assert (found.good.tolist(), found.bad) == ([0, 1], ())
+    result = decoded(image, image)
+    assert result.pixels.dtype == np.uint8
+    assert np.array_equal(result.pixels, np.stack([pixels.transpose(2, 0, 1)] * 2))
+    assert (result.good.tolist(), result.bad) == ([0, 1], ())
 
 
 @pytest.mark.parametrize("pixels", [GREY, COLOUR], ids=["grey", "colour"])
 def test_raw_rows_mixed_with_files_are_the_same_pixels(pixels: np.ndarray) -> None:
     other = RNG.integers(0, 256, pixels.shape).astype(np.uint8)
-    found = decoded(raw_pixels(pixels), RawImage(encoded(other)), raw_pixels(other))
-    expected = [one.transpose(2, 0, 1) for one in (pixels, other, other)]
-    assert np.array_equal(found.pixels, np.stack(expected))
+    result = decoded(raw_pixels(pixels), RawImage(encoded(other)), raw_pixels(other))
+    expected = [array.transpose(2, 0, 1) for array in (pixels, other, other)]
+    assert np.array_equal(result.pixels, np.stack(expected))
 
 
 def test_a_slice_of_raw_rows_is_that_slice() -> None:
     images = [raw_pixels(RNG.integers(0, 256, (6, 4, 1)).astype(np.uint8)) for _ in range(5)]
     rows = batch(*images).slice(2, 2)
-    found = decode(rows, Target(None, None, (1, 6, 4)))
+    result = decode(rows, Target(None, None, (1, 6, 4)))
     expected = [np.frombuffer(image.content, np.uint8).reshape(1, 6, 4) for image in images[2:4]]
-    assert np.array_equal(found.pixels, np.stack(expected))
+    assert np.array_equal(result.pixels, np.stack(expected))
 
 
 def test_channels_are_converted() -> None:
@@ -98,10 +98,10 @@ JPEG = encoded(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8), "JPEG")
     ],
 )
 def test_a_bad_row_is_named_and_the_others_are_kept(image: RawImage, reason: str) -> None:
-    found = decoded(raw_pixels(GREY), image, raw_pixels(GREY))
-    assert found.good.tolist() == [0, 2]
-    assert found.pixels.shape == (2, 1, 6, 4)
-    (said,) = found.bad
+    result = decoded(raw_pixels(GREY), image, raw_pixels(GREY))
+    assert result.good.tolist() == [0, 2]
+    assert result.pixels.shape == (2, 1, 6, 4)
+    (said,) = result.bad
     assert said.startswith(f"file 1: {reason}")
 
 
@@ -128,10 +128,10 @@ def test_more_than_8_bits_are_refused(mode: str, channels: int | None) -> None:
     image.save(out, kind)
     assert open_image(out.getvalue()).mode == mode
     rows = batch(raw_pixels(GREY), RawImage(out.getvalue()))
-    found = decode(rows, Target(None, channels, (channels or 1, 6, 4)))
-    assert found.good.tolist() == [0]
-    assert found.bad[0].startswith(f"file 1: has colour mode {mode}, so more than 8 bits")
-    assert "convert the image to 8 bits" in found.bad[0]
+    result = decode(rows, Target(None, channels, (channels or 1, 6, 4)))
+    assert result.good.tolist() == [0]
+    assert result.bad[0].startswith(f"file 1: has colour mode {mode}, so more than 8 bits")
+    assert "convert the image to 8 bits" in result.bad[0]
 
 
 def test_a_big_endian_tiff_and_a_pgm_of_16_bits_are_refused() -> None:
@@ -150,9 +150,9 @@ def test_the_first_readable_row_gives_the_shape() -> None:
 
 
 def test_no_row_left_is_an_empty_batch() -> None:
-    found = decode(batch(RawImage(b""), RawImage(b"junk")), Target(None, None, (1, 6, 4)))
-    assert found.pixels.shape == (0, 1, 6, 4)
-    assert len(found.bad) == 2
+    result = decode(batch(RawImage(b""), RawImage(b"junk")), Target(None, None, (1, 6, 4)))
+    assert result.pixels.shape == (0, 1, 6, 4)
+    assert len(result.bad) == 2
 
 
 def test_a_bomb_is_a_bad_image(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +165,9 @@ def test_a_colour_mode_that_pillow_does_not_convert_is_a_bad_image() -> None:
     lab = BytesIO()
     Image.new("LAB", (4, 4)).save(lab, "TIFF")
     rows = batch(RawImage(lab.getvalue()), RawImage(encoded(GREY)))
-    found = decode(rows, Target(4, 1, (1, 4, 4)))
-    assert found.good.tolist() == [1]
-    assert "has colour mode LAB, which can't be converted" in str(found.bad[0])
+    result = decode(rows, Target(4, 1, (1, 4, 4)))
+    assert result.good.tolist() == [1]
+    assert "has colour mode LAB, which can't be converted" in str(result.bad[0])
 
 
 def test_too_little_memory_makes_no_bad_image(monkeypatch: pytest.MonkeyPatch) -> None:

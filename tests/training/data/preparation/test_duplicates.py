@@ -102,7 +102,8 @@ def rows_of(version: DatasetVersion) -> list[Any]:
     """Images and labels of each split, sorted, because the order depends on the number of source rows."""
     columns = (dataset.open_columns(version, split) for split in ("train", "test"))
     return [
-        sorted(zip(np.asarray(one.inputs).tolist(), one.targets.tolist(), strict=True)) for one in columns
+        sorted(zip(np.asarray(split_columns.inputs).tolist(), split_columns.targets.tolist(), strict=True))
+        for split_columns in columns
     ]
 
 

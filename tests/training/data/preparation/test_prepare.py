@@ -31,12 +31,12 @@ def files_of(version: DatasetVersion) -> dict[str, bytes]:
 
 
 def test_a_version_is_the_same_in_every_home(tmp_path: Path) -> None:
-    one, two = (prepared(Home(tmp_path / name)) for name in ("one", "a much longer name"))
-    assert one.path != two.path
-    assert one.model_copy(update={"path": ""}) == two.model_copy(update={"path": ""})
-    assert files_of(one) == files_of(two)
-    assert {part.path for parts in one.parts.values() for part in parts} == files_of(one).keys()
-    assert Path(one.path).name == one.fingerprint[:16]
+    first, second = (prepared(Home(tmp_path / name)) for name in ("one", "a much longer name"))
+    assert first.path != second.path
+    assert first.model_copy(update={"path": ""}) == second.model_copy(update={"path": ""})
+    assert files_of(first) == files_of(second)
+    assert {part.path for parts in first.parts.values() for part in parts} == files_of(first).keys()
+    assert Path(first.path).name == first.fingerprint[:16]
 
 
 def test_what_the_manifest_says_is_so(digits_version: DatasetVersion) -> None:
@@ -57,12 +57,12 @@ def test_every_row_arrives_with_its_pixels_and_label(digits_version: DatasetVers
     batches = source.read(source.fetch(Path()), "", range(1797))
     rows = [row for batch in batches for row in batch.to_pylist()]
     expected = {row["where"]: (row["image"], row["label"]) for row in rows}
-    found = {}
+    prepared_rows = {}
     for split in prepare.SPLITS:
         for table in read_parts(digits_version, split, ["image", "label", "where"]):
-            found |= {row["where"]: (row["image"], str(row["label"])) for row in table.to_pylist()}
-    assert len(found) == 1797
-    assert found == expected
+            prepared_rows |= {row["where"]: (row["image"], str(row["label"])) for row in table.to_pylist()}
+    assert len(prepared_rows) == 1797
+    assert prepared_rows == expected
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -82,10 +82,12 @@ def test_shards_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(sharded.parts["train"]) == 4
     assert (sharded.label_counts, sharded.mean, sharded.std) == (whole.label_counts, whole.mean, whole.std)
     for split in prepare.SPLITS:
-        one, two = (dataset.open_columns(version, split) for version in (whole, sharded))
-        assert np.array_equal(one.inputs, two.inputs)
-        assert np.array_equal(one.targets, two.targets)
-        assert np.array_equal(one.digests, two.digests)
+        whole_columns, sharded_columns = (
+            dataset.open_columns(version, split) for version in (whole, sharded)
+        )
+        assert np.array_equal(whole_columns.inputs, sharded_columns.inputs)
+        assert np.array_equal(whole_columns.targets, sharded_columns.targets)
+        assert np.array_equal(whole_columns.digests, sharded_columns.digests)
 
 
 def test_raw_shards_are_kept_and_not_written_again(home: Home) -> None:
@@ -106,7 +108,7 @@ def flipped(file: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".parquet", ".sha256"])
 @pytest.mark.parametrize("damage", [flipped, Path.unlink, lambda file: file.write_bytes(b"")])
-def test_a_raw_shard_that_was_changed_is_written_anew(
+def test_a_raw_shard_that_was_changed_is_written_again(
     home: Home, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     files, settings = Digits().fetch(home.sources), DataSettings()
@@ -168,9 +170,9 @@ def test_both_limits_hold_when_the_content_divides_the_rows(
     """Each row is a test row with a chance of 0.2, so the numbers deviate by at most 4 standard deviations here."""
     file = write_rows(tmp_path / "rows.parquet", random_pixels(1200, shape=(4, 4, 1)), ["cat", "dog"] * 600)
     version = prepared(home, ParquetImages(file), "pets", limits)
-    found = (version.rows("train"), version.rows("test"))
-    assert sum(found) == sum(rows)
-    assert abs(found[0] - rows[0]) <= 4 * math.sqrt(sum(rows) * 0.2 * 0.8)
+    counts = (version.rows("train"), version.rows("test"))
+    assert sum(counts) == sum(rows)
+    assert abs(counts[0] - rows[0]) <= 4 * math.sqrt(sum(rows) * 0.2 * 0.8)
 
 
 def test_a_limit_of_test_rows_has_no_effect_without_test_rows(home: Home) -> None:

@@ -54,8 +54,14 @@ def grey(file: Path) -> None:
     [
         (cut_short, "is not a readable image"),
         (junk, "is not a readable image"),
-        (smaller, "is 5x6 pixels with 3 channels, the others are 6x6 pixels with 3 channels"),
-        (grey, "is 6x6 pixels with 1 channel, the others are 6x6 pixels with 3 channels"),
+        (
+            smaller,
+            "is 5x6 pixels with 3 channels, the others are 6x6 pixels with 3 channels; data.image_size resizes all",
+        ),
+        (
+            grey,
+            "is 6x6 pixels with 1 channel, the others are 6x6 pixels with 3 channels; data.channels=1 or 3 converts",
+        ),
     ],
 )
 def test_a_bad_image_is_refused_by_name(

@@ -33,7 +33,7 @@ import os
 from pathlib import Path
 
 def transform_rows(images):
-    (Path({place!r}) / str(os.getpid())).touch()
+    (Path({folder!r}) / str(os.getpid())).touch()
     return 16 - images
 """
 
@@ -63,9 +63,9 @@ def made(
         for shard in prepare.plan_shards(files, settings, heavy=True)
     ]
     function = recipe_function(ref, home.run(ref.name, "0" * 64).recipe)
-    place = home.dataset(ref.name, identity)
+    folder = home.dataset(ref.name, identity)
     return prepare.make_version(
-        ref.name, identity, files, raw, settings, place, with_ray, problem=problem, function=function
+        ref.name, identity, files, raw, settings, folder, with_ray, problem=problem, function=function
     )
 
 
@@ -95,7 +95,7 @@ def test_any_number_of_cpus_and_threads_gives_the_same_bytes_in_ray_data_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: Callable[[int], None]
 ) -> None:
     (tmp_path / "seen").mkdir()
-    ref = recipe_with(tmp_path / "recipe", NOTES_PROCESS.format(place=str(tmp_path / "seen")))
+    ref = recipe_with(tmp_path / "recipe", NOTES_PROCESS.format(folder=str(tmp_path / "seen")))
     monkeypatch.setattr(prepare, "_SHARD_ROWS", 8 * 300)
     versions = []
     for number in (1, 2):
@@ -120,8 +120,8 @@ def test_the_dataset_has_the_images_that_the_function_returns(tmp_path: Path) ->
     source = Digits()
     (batch,) = source.read(source.fetch(Path()), "", range(1797))
     raw = np.stack([np.frombuffer(image, np.uint8) for image in batch["image"].to_pylist()])
-    found = np.concatenate([dataset.open_columns(version, split).inputs for split in prepare.SPLITS])
-    assert sorted(map(bytes, found.reshape(-1, 64))) == sorted(map(bytes, 16 - raw))
+    images = np.concatenate([dataset.open_columns(version, split).inputs for split in prepare.SPLITS])
+    assert sorted(map(bytes, images.reshape(-1, 64))) == sorted(map(bytes, 16 - raw))
     train = dataset.open_columns(version, "train").inputs
     assert np.isclose(version.mean[0], train.mean() / 255)
     assert version.transform
@@ -139,8 +139,8 @@ def test_the_fingerprint_depends_on_the_file_of_the_function_alone(tmp_path: Pat
     assert changed.transform != ref.transform
     files, settings = Digits().fetch(tmp_path), DataSettings()
     prints = {
-        dataset.fingerprint(files, settings, "classification", one)
-        for one in ("", ref.transform, changed.transform)
+        dataset.fingerprint(files, settings, "classification", transform)
+        for transform in ("", ref.transform, changed.transform)
     }
     assert len(prints) == 3
 
@@ -174,7 +174,7 @@ def test_another_version_of_a_library_prepares_the_rows_again(
     before = [data_fingerprint(ref, files, settings) for ref in (changing, plain)]
     monkeypatch.setattr(libraries, "_versions", lambda name: {name: "999"})
     after = [data_fingerprint(ref, files, settings) for ref in (changing, plain)]
-    assert [one != two for one, two in zip(before, after, strict=True)] == [True, False]
+    assert [old != new for old, new in zip(before, after, strict=True)] == [True, False]
 
 
 @pytest.mark.extended
@@ -245,15 +245,15 @@ def test_the_columns_of_a_table_change_and_the_split_does_not(tmp_path: Path) ->
     assert files_of(here) == files_of(there)
     assert before.table is not None
     assert here.table is not None
-    assert {one.name: one.kind for one in here.table.columns} == {
+    assert {column.name: column.kind for column in here.table.columns} == {
         "area": "number", "city": "category", "per_room": "number", "big": "boolean"
     }  # fmt: skip
     assert here.table.given == {"area": "number", "rooms": "number", "city": "category"}
-    old, new = (dataset.open_columns(one, "train") for one in (before, here))
+    old, new = (dataset.open_columns(version, "train") for version in (before, here))
     assert np.array_equal(old.digests, new.digests)
     assert np.array_equal(old.targets, new.targets)
     area, rooms = old.inputs[:, 0].astype(np.float64), old.inputs[:, 1]
-    names = [one.name for one in here.table.columns]
+    names = [column.name for column in here.table.columns]
     assert np.allclose(new.inputs[:, names.index("per_room")], area / rooms, rtol=1e-6)
     assert np.array_equal(new.inputs[:, names.index("big")], area > 100)
 

@@ -50,18 +50,20 @@ class Rows(NamedTuple):
 
     def matrix(self, frame: pd.DataFrame) -> npt.NDArray[np.float32]:
         """A frame's numbers; text as the position in the categories of the column of this name."""
-        found = []
+        matrices = []
         for name in frame.columns:
             values = frame[name]
             if len(values) and isinstance(values.iloc[0], list | np.ndarray):
-                found.append(np.stack([np.asarray(one, np.float64) for one in values]))
+                matrices.append(np.stack([np.asarray(vector, np.float64) for vector in values]))
             elif values.dtype.kind in "biuf":
-                found.append(values.to_numpy(np.float64)[:, None])
+                matrices.append(values.to_numpy(np.float64)[:, None])
             else:
-                column = next(one for one in self.schema.columns if name.startswith(one.name))
+                column = next(
+                    candidate for candidate in self.schema.columns if name.startswith(candidate.name)
+                )
                 array = pa.array(values, TYPES[column.kind], from_pandas=True)
-                found.append(encoded_values(array, column.kind, column)[:, None])
-        return np.concatenate(found, axis=1).astype(np.float32)
+                matrices.append(encoded_values(array, column.kind, column)[:, None])
+        return np.concatenate(matrices, axis=1).astype(np.float32)
 
 
 def described(train: pa.Table, other: pa.Table, target: str = "target") -> Rows:

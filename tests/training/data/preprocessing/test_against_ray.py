@@ -111,7 +111,7 @@ def test_quantiles_are_values_of_the_column_and_scale_as_in_ray(rows: Rows) -> N
 
 def test_statistics_do_not_depend_on_the_order_of_the_rows(rows: Rows) -> None:
     shuffled = rows.train.take(np.random.default_rng(0).permutation(len(rows.train)))
-    given: list[Any] = [one() for one in (CASES["mean"], CASES["standard"], CASES["one-hot-most"])]
+    given: list[Any] = [make() for make in (CASES["mean"], CASES["standard"], CASES["one-hot-most"])]
     assert rows.fitted(given) == rows._replace(train=shuffled).fitted(given)
 
 

@@ -142,8 +142,8 @@ def test_a_constant_may_be_a_new_category_which_later_rows_may_have(rows: Rows) 
     names = [column.name for column in schema.columns]
     assert names == ["size", "town_‹5k", "town_Bonn", "town_Ulm", "town_none", "new", "day", "empty", "color"]
     other = TRAIN.slice(0, 4).set_column(1, "town", pa.array(["none", None, "unseen", "Ulm"]))
-    found = model_inputs(other, schema)[:, 1:5]
-    assert found.tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]]
+    inputs = model_inputs(other, schema)[:, 1:5]
+    assert inputs.tolist() == [[0, 0, 0, 1], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]]
 
 
 def test_missing_values_stay_missing_unless_a_step_fills_them(rows: Rows) -> None:
@@ -154,13 +154,13 @@ def test_missing_values_stay_missing_unless_a_step_fills_them(rows: Rows) -> Non
             MaxAbsScaler(["size", "day"]),
         ]
     )
-    found = model_inputs(TRAIN, schema)
-    assert np.isnan(found[3, 0])
-    assert found[:, 0][[0, 4]].tolist() == [0.25, 1]
-    assert found[:, 1].tolist() == [2, 1, 2, 2, 0, 2]  # "<5k", "Bonn", "Ulm"
-    assert found[:, 2].tolist() == [1, 0, 1, 1, 1, 1]
-    assert np.allclose(found[:, 3], np.arange(6) / 5)
-    assert np.isnan(found[:, 4]).all()
+    inputs = model_inputs(TRAIN, schema)
+    assert np.isnan(inputs[3, 0])
+    assert inputs[:, 0][[0, 4]].tolist() == [0.25, 1]
+    assert inputs[:, 1].tolist() == [2, 1, 2, 2, 0, 2]  # "<5k", "Bonn", "Ulm"
+    assert inputs[:, 2].tolist() == [1, 0, 1, 1, 1, 1]
+    assert np.allclose(inputs[:, 3], np.arange(6) / 5)
+    assert np.isnan(inputs[:, 4]).all()
 
 
 def test_statistics_of_the_columns_are_over_the_rows_to_fit_on(rows: Rows) -> None:

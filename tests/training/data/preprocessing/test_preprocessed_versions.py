@@ -133,11 +133,11 @@ def test_the_function_runs_before_the_steps_in_training_and_in_prediction(home: 
     ]
     read = Tables(version.table, recipe_function(plan.recipe, plan.paths.recipe))
     (chunk,) = read.find(tmp_path / "every.csv")
-    found = np.concatenate([batch["inputs"] for batch in read.read(chunk)])
+    inputs = np.concatenate([batch["inputs"] for batch in read.read(chunk)])
     trained = np.concatenate([open_columns(version, split).inputs for split in ("train", "test")])
-    assert found.shape == trained.shape
-    order, other = (np.lexsort(np.nan_to_num(rows, nan=-9).T) for rows in (found, trained))
-    assert np.array_equal(found[order], trained[other], equal_nan=True)
+    assert inputs.shape == trained.shape
+    order, other = (np.lexsort(np.nan_to_num(rows, nan=-9).T) for rows in (inputs, trained))
+    assert np.array_equal(inputs[order], trained[other], equal_nan=True)
 
 
 def test_a_step_that_the_source_rules_out_is_refused_before_the_table_is_prepared(

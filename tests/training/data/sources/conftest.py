@@ -16,8 +16,8 @@ from training.records import SourceFiles
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A web server on this machine."""
-    with serving() as found:
-        yield found
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def pixels_of() -> Callable[[dict[str, Any]], np.ndarray[Any, np.dtype[np.uint8]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def inner_folder(tmp_path: Path) -> Path:
     """A folder inside the test's temporary folder, so that a test sees files that escape it."""
     inner = tmp_path / "inner"
     inner.mkdir()

@@ -33,13 +33,13 @@ def special(name: str, kind: bytes, target: str = "") -> tuple[tarfile.TarInfo, 
     return info, b""
 
 
-def both(place: Path, files: dict[str, bytes]) -> list[Path]:
+def both(folder: Path, files: dict[str, bytes]) -> list[Path]:
     """Pack the same files as .tar and as .zip."""
-    (place / "bad.tar").write_bytes(tar_bytes([plain(*item) for item in files.items()]))
-    with zipfile.ZipFile(place / "bad.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+    (folder / "bad.tar").write_bytes(tar_bytes([plain(*item) for item in files.items()]))
+    with zipfile.ZipFile(folder / "bad.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in files.items():
             packed.writestr(name, content)
-    return [place / "bad.tar", place / "bad.zip"]
+    return [folder / "bad.tar", folder / "bad.zip"]
 
 
 def refused(archive: Path, limits: Limits = STANDARD) -> str:

@@ -140,17 +140,17 @@ class SourceContract(ABC):
                 assert rows_of(files, split, wanted) == [rows[number] for number in wanted]
             for length in (1, count // 2 + 1):
                 parts = [order[start : start + length] for start in range(0, count, length)]
-                found = [row for part in parts for row in rows_of(files, split, part)]
-                assert found == [rows[number] for number in order]
+                joined = [row for part in parts for row in rows_of(files, split, part)]
+                assert joined == [rows[number] for number in order]
             for outside in (-1, count):
                 with pytest.raises(IndexError):
                     rows_of(files, split, [outside])
 
     def test_neither_place_nor_time_counts(self, tmp_path: Path) -> None:
-        one = self.written(tmp_path / "data").fetch(tmp_path / "home")
-        rows = list(all_rows(one))
+        files = self.written(tmp_path / "data").fetch(tmp_path / "home")
+        rows = list(all_rows(files))
         other = self.written(tmp_path / "elsewhere" / "data", make_old).fetch(tmp_path / "other-home")
-        assert other.digest == one.digest
+        assert other.digest == files.digest
         assert list(map(content, all_rows(other))) == list(map(content, rows))
 
     def test_every_change_of_the_data_changes_the_digest(self, tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def content(row: Row) -> Row:
 
 def about(files: SourceFiles) -> dict[str, Any]:
     """Source files without the folder that they were fetched to."""
-    found: dict[str, Any] = json.loads(files.model_dump_json(exclude={"root", "tokenizer"}))
-    return found
+    fields: dict[str, Any] = json.loads(files.model_dump_json(exclude={"root", "tokenizer"}))
+    return fields
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -74,8 +74,8 @@ def test_suffixes_in_upper_case_are_recognised(tmp_path: Path) -> None:
     for number, split in enumerate(("train", "test")):
         parquet(tmp_path / "divided" / split / "PART.PARQUET", 10 * number)
     for folder in ("flat", "divided"):
-        found = open_path(tmp_path / folder, tmp_path / "home").fetch(tmp_path / "home")
-        assert found.kind == "parquet"
+        files = open_path(tmp_path / folder, tmp_path / "home").fetch(tmp_path / "home")
+        assert files.kind == "parquet"
     csv(tmp_path / "table" / "ROWS.CSV")
     with pytest.raises(DataError, match="CSV files need a recipe with a table"):
         open_path(tmp_path / "table", tmp_path / "home")
@@ -88,19 +88,19 @@ def test_splits_in_names_of_upper_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", ["2024", "2024/january", "train"])
-def test_files_in_other_folders_are_not_left_out_silently(tmp_path: Path, kind: str, place: str) -> None:
+@pytest.mark.parametrize("folder", ["2024", "2024/january", "train"])
+def test_files_in_other_folders_are_not_left_out_silently(tmp_path: Path, kind: str, folder: str) -> None:
     """Also a folder `train` without `test`, when it lies beside files."""
     suffix, write, source = KINDS[kind]
     write(tmp_path / "data" / f"2023{suffix}", 0)
-    write(tmp_path / "data" / place / f"rows{suffix}", 1)
+    write(tmp_path / "data" / folder / f"rows{suffix}", 1)
     with pytest.raises(DataError, match=rf"{suffix}: .*would not be used"):
         source(tmp_path / "data").fetch(tmp_path / "home")
 
 
 def test_a_folder_beside_those_of_splits_is_refused_if_it_has_rows(tmp_path: Path) -> None:
-    for number, place in enumerate(("train", "test", "holdout")):
-        csv(tmp_path / "data" / place / "rows.csv", number)
+    for number, folder in enumerate(("train", "test", "holdout")):
+        csv(tmp_path / "data" / folder / "rows.csv", number)
     with pytest.raises(
         DataError, match=r"holdout/rows\.csv: in a folder beside .* or the folder holdout elsewhere"
     ):
@@ -137,7 +137,7 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, kind: str) -> None:
 def divided(root: Path, kind: str) -> Callable[[Path], Source]:
     if kind == "images":
         write_folders(root)
-        return lambda place: ImageFolder(place)
+        return lambda path: ImageFolder(path)
     suffix, write, source = KINDS[kind]
     for number, split in enumerate(("train", "test")):
         write(root / split / f"part{suffix}", 10 * number)

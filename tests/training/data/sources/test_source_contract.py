@@ -234,9 +234,9 @@ def test_every_kind_that_is_read_has_the_contract() -> None:
         reader(unknown)
     kinds = str(caught.value).rpartition("one of ")[2].rstrip(".").split(", ")
     tested = {
-        one.kind
+        member.kind
         for module in (sys.modules[__name__], test_source_contract_tables)
-        for one in vars(module).values()
-        if isinstance(one, type) and hasattr(one, "kind")
+        for member in vars(module).values()
+        if isinstance(member, type) and hasattr(member, "kind")
     }
     assert set(kinds) == tested | {"text"}

@@ -55,11 +55,11 @@ def test_splits_of_another_name_are_refused_with_the_names_that_count(tmp_path: 
 
 
 def test_order_and_digest_ignore_names_times_and_places(tmp_path: Path, rows_of) -> None:
-    one = ImageFolder(write_folders(tmp_path / "one", shuffle=1)).fetch(tmp_path / "home")
-    two = ImageFolder(write_folders(tmp_path / "elsewhere" / "two", shuffle=2)).fetch(tmp_path / "home")
-    assert one.digest == two.digest
-    assert one.root != two.root
-    contents = [[row["image"] for row in rows_of(files, "train")] for files in (one, two)]
+    first = ImageFolder(write_folders(tmp_path / "one", shuffle=1)).fetch(tmp_path / "home")
+    second = ImageFolder(write_folders(tmp_path / "elsewhere" / "two", shuffle=2)).fetch(tmp_path / "home")
+    assert first.digest == second.digest
+    assert first.root != second.root
+    contents = [[row["image"] for row in rows_of(files, "train")] for files in (first, second)]
     assert contents[0] == contents[1]
 
 

@@ -191,9 +191,9 @@ def test_what_is_published_is_pinned(known: Publication, name: str) -> None:
 def test_others_come_from_torchvision() -> None:
     from torchvision.datasets import KMNIST
 
-    found = publication("KMNIST")
-    assert [(file.name, file.md5) for file in found.files] == KMNIST.resources
-    assert all(mirror.startswith("https://") for mirror in found.mirrors)
+    kmnist = publication("KMNIST")
+    assert [(file.name, file.md5) for file in kmnist.files] == KMNIST.resources
+    assert all(mirror.startswith("https://") for mirror in kmnist.mirrors)
 
 
 @pytest.mark.parametrize("name", ["NoSuchSet", "EMNIST", "QMNIST", "CIFAR10"])

@@ -47,12 +47,12 @@ def test_folders_of_splits_have_a_table_each_or_one_above_them(tmp_path: Path, r
         lines += [f"{split}/{name},{ink}" for name, ink, _ in (line.split(",") for line in table)]
         (above / split / "metadata.csv").unlink()
     (above / "ages.csv").write_text("\n".join(lines))
-    one = ImageFolder(apart, target=TARGET)
-    two = ImageFolder(above, target=TARGET, targets="ages.csv")
-    files = one.fetch(tmp_path)
-    assert list(one.splits(files)) == ["train", "val", "test"]
+    apart_source = ImageFolder(apart, target=TARGET)
+    above_source = ImageFolder(above, target=TARGET, targets="ages.csv")
+    files = apart_source.fetch(tmp_path)
+    assert list(apart_source.splits(files)) == ["train", "val", "test"]
     assert numbers_of(rows_of(files, "val")) == numbers_of(rows_of(files, "train"))
-    assert two.fetch(tmp_path).digest == files.digest
+    assert above_source.fetch(tmp_path).digest == files.digest
 
 
 def test_a_decimal_is_the_number_that_its_text_is() -> None:
@@ -162,7 +162,7 @@ def test_links_to_folders_and_images_are_followed(tmp_path: Path) -> None:
     image = root / "test/0/0000.png"
     image.unlink()
     image.symlink_to(disk / "test/0/0000.png")
-    linked, known = (ImageFolder(one, target=TARGET).fetch(tmp_path / "home") for one in (root, disk))
+    linked, known = (ImageFolder(folder, target=TARGET).fetch(tmp_path / "home") for folder in (root, disk))
     assert linked.digest == known.digest
 
 
@@ -323,7 +323,7 @@ def test_a_table_beside_its_images_in_the_only_folder(tmp_path: Path, targets: s
     root = tmp_path / "scans"
     write_folder(root / "images", table="labels.csv")
     own = ImageFolder("elsewhere", target=TARGET, targets=targets)
-    found = with_numbers(open_path(root, tmp_path / "home", (), own)).fetch(tmp_path / "home")
-    place = root if "/" in targets else root / "images"
-    assert found.origin == str(place)
-    assert found.digest == ImageFolder(place, target=TARGET, targets=targets).fetch(tmp_path / "home").digest
+    files = with_numbers(open_path(root, tmp_path / "home", (), own)).fetch(tmp_path / "home")
+    folder = root if "/" in targets else root / "images"
+    assert files.origin == str(folder)
+    assert files.digest == ImageFolder(folder, target=TARGET, targets=targets).fetch(tmp_path / "home").digest

@@ -128,7 +128,7 @@ def test_an_archive_is_unpacked_once_for_its_content(tmp_path: Path) -> None:
     made = unpacked.stat().st_ctime_ns
     renamed = archive.rename(tmp_path / "renamed.zip")
     assert opened(renamed, home)[0] == first.model_copy(update={"origin": str(renamed)})
-    assert [(place, place.stat().st_ctime_ns) for place in (home / "unpacked").glob("*/")] == [
+    assert [(folder, folder.stat().st_ctime_ns) for folder in (home / "unpacked").glob("*/")] == [
         (unpacked, made)
     ]
 
@@ -144,7 +144,7 @@ def test_an_archive_is_what_its_data_come_from(tmp_path: Path, make) -> None:
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink, lambda file: file.write_bytes(b"")])
 @pytest.mark.parametrize("make", [idx, cifar, divided, parquet_divided], ids=lambda make: make.__name__)
-def test_what_was_unpacked_and_changed_is_unpacked_anew(tmp_path: Path, make, damage, caplog) -> None:
+def test_what_was_unpacked_and_changed_is_unpacked_again(tmp_path: Path, make, damage, caplog) -> None:
     make(tmp_path / "data")
     archive = pack(tmp_path / "data", tmp_path / "data.tar", "")
     first, rows = opened(archive, tmp_path / "home")
@@ -156,7 +156,7 @@ def test_what_was_unpacked_and_changed_is_unpacked_anew(tmp_path: Path, make, da
         assert f"{archive}: what was unpacked" in caplog.text
 
 
-def test_a_note_that_is_damaged_is_written_anew(tmp_path: Path) -> None:
+def test_a_note_that_is_damaged_is_written_again(tmp_path: Path) -> None:
     images(tmp_path / "data")
     archive = pack(tmp_path / "data", tmp_path / "data.tar", "")
     first = opened(archive, tmp_path / "home")
@@ -184,11 +184,11 @@ def test_the_recipes_own_columns_stay(tmp_path: Path, suffix: str) -> None:
     pq.write_table(
         pa.table({"scan": [b"1", b"2"], "finding": ["a", "b"]}), tmp_path / "data" / "rows.parquet"
     )
-    place = pack(tmp_path / "data", tmp_path / f"packed{suffix}", "") if suffix else tmp_path / "data"
+    path = pack(tmp_path / "data", tmp_path / f"packed{suffix}", "") if suffix else tmp_path / "data"
     with pytest.raises(DataError, match="no column 'image'"):
-        open_path(place, tmp_path / "home").fetch(tmp_path / "home")
-    files = open_path(place, tmp_path / "home", own.classes, own).fetch(tmp_path / "home")
-    assert (files.classes, files.origin) == (("b", "a"), str(place))
+        open_path(path, tmp_path / "home").fetch(tmp_path / "home")
+    files = open_path(path, tmp_path / "home", own.classes, own).fetch(tmp_path / "home")
+    assert (files.classes, files.origin) == (("b", "a"), str(path))
     (batch,) = reader(files).read(files, "", [0, 1])
     assert batch["label"].to_pylist() == ["a", "b"]
 
@@ -269,10 +269,10 @@ def test_of_several_data_sets_the_kind_of_the_recipe_is_read(tmp_path: Path) -> 
     for name in ("FashionMNIST", "MNIST"):
         idx(tmp_path / "data" / name / "raw")
     cifar(tmp_path / "data" / "cifar-10-batches-bin")
-    found = open_path(tmp_path / "data", tmp_path / "home", own=Cifar10())
-    assert isinstance(found, Cifar10)
-    found = open_path(tmp_path / "data", tmp_path / "home", own=IdxFiles("MNIST"))
-    assert isinstance(found, IdxFiles)
-    assert Path(found.fetch(tmp_path / "home").root) == tmp_path / "data" / "MNIST" / "raw"
+    source = open_path(tmp_path / "data", tmp_path / "home", own=Cifar10())
+    assert isinstance(source, Cifar10)
+    source = open_path(tmp_path / "data", tmp_path / "home", own=IdxFiles("MNIST"))
+    assert isinstance(source, IdxFiles)
+    assert Path(source.fetch(tmp_path / "home").root) == tmp_path / "data" / "MNIST" / "raw"
     with pytest.raises(DataError, match="several data sets"):
         open_path(tmp_path / "data", tmp_path / "home")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 from small_runs import prepared
 
+from training.data.sources import parquet_files
 from training.data.sources.parquet import ParquetImages
 from training.errors import DataError
 from training.storage.paths import Home
@@ -104,7 +106,7 @@ def test_split_column(tmp_path: Path, rows_of, pixels_of) -> None:
     assert [source.count(files, split) for split in source.splits(files)] == [8, 4]
     for split in ("train", "test"):
         rows = rows_of(files, split)
-        expected = IMAGES[[one == split for one in splits]]
+        expected = IMAGES[[row_split == split for row_split in splits]]
         assert all(np.array_equal(pixels_of(row), image) for row, image in zip(rows, expected, strict=True))
     assert rows_of(files, "test", [3, 0])[0]["where"].endswith("row 11")
 
@@ -112,11 +114,11 @@ def test_split_column(tmp_path: Path, rows_of, pixels_of) -> None:
 def test_split_folders_ordered_by_content(tmp_path: Path, rows_of) -> None:
     parts = {"train": (0, 4, 8), "test": (8, 12)}
     digests, contents = [], []
-    for place, names in ((tmp_path / "one", "abc"), (tmp_path / "two", "cab")):
+    for folder, names in ((tmp_path / "one", "abc"), (tmp_path / "two", "cab")):
         for split, bounds in parts.items():
             for name, start, stop in zip(names, bounds, bounds[1:], strict=False):
-                write(place / split / f"{name}.parquet", tensors(IMAGES[start:stop]), LABELS[start:stop])
-        files = ParquetImages(place).fetch(tmp_path / "home")
+                write(folder / split / f"{name}.parquet", tensors(IMAGES[start:stop]), LABELS[start:stop])
+        files = ParquetImages(folder).fetch(tmp_path / "home")
         assert files.files == 3
         digests.append(files.digest)
         contents.append([row["image"] for split in parts for row in rows_of(files, split)])
@@ -356,3 +358,16 @@ def test_files_that_name_different_classes_are_refused_unless_the_recipe_declare
         "its schema names the classes cat, cow; integer labels are read as the declared classes"
         in caplog.text
     )
+
+
+@pytest.mark.parametrize(("size", "rows"), [(10, 50), (10_000, 6), (100_000, 1)])
+def test_large_images_are_read_in_smaller_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rows: int
+) -> None:
+    monkeypatch.setattr(parquet_files, "_READ_BYTES", 65_000)
+    values = [{"bytes": os.urandom(size), "path": "a.png"} for _ in range(60)]
+    pq.write_table(
+        pa.table({"image": values, "label": [os.urandom(99) for _ in values]}), tmp_path / "a.parquet"
+    )
+    with parquet_files.open_parquet(tmp_path / "a.parquet") as parquet:
+        assert parquet_files.rows_to_read(parquet, 0, "image", most=50) == rows

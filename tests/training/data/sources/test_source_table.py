@@ -88,8 +88,8 @@ def test_rows_are_numbered_as_a_person_counts_them(tmp_path: Path) -> None:
 def test_declared_types_are_used_in_place_of_recognised_types(tmp_path: Path) -> None:
     text = "zip,flag,n,y\n01067,1,3,1\n10115,0,4,2\n10115,,5,3\n"
     types = {"zip": "category", "flag": "boolean"}
-    found = fetched(Table(written(tmp_path, text), target="y", types=types), tmp_path / "home")
-    assert (found["zip"], found["flag"]) == (["01067", "10115", "10115"], [True, False, None])
+    columns = fetched(Table(written(tmp_path, text), target="y", types=types), tmp_path / "home")
+    assert (columns["zip"], columns["flag"]) == (["01067", "10115", "10115"], [True, False, None])
     assert fetched(Table(tmp_path / "houses.csv", target="y"), tmp_path / "home")["zip"] == [
         1067,
         10115,
@@ -99,9 +99,9 @@ def test_declared_types_are_used_in_place_of_recognised_types(tmp_path: Path) ->
 
 def test_quotes_commas_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> None:
     text = '\ufeff"na,me", city ,y\n"line\none","say ""hi""",1\n"b",x,2\n'
-    found = fetched(Table(written(tmp_path, text), target="y"), tmp_path / "home")
-    assert found["na,me"] == ["line\none", "b"]
-    assert found["city"] == ['say "hi"', "x"]
+    columns = fetched(Table(written(tmp_path, text), target="y"), tmp_path / "home")
+    assert columns["na,me"] == ["line\none", "b"]
+    assert columns["city"] == ['say "hi"', "x"]
 
 
 def test_parquet_gives_the_same_rows_as_csv(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_parquet_gives_the_same_rows_as_csv(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "houses.parquet")
-    found = fetched(Table(tmp_path / "houses.parquet", target="price"), tmp_path / "home")
+    columns = fetched(Table(tmp_path / "houses.parquet", target="price"), tmp_path / "home")
     expected = fetched(houses(tmp_path), tmp_path / "home")
-    found["sold"][3] = expected["sold"][3]  # the list above repeats the first date
-    assert found == expected
+    columns["sold"][3] = expected["sold"][3]  # the list above repeats the first date
+    assert columns == expected
 
 
 def test_decimals_of_parquet_are_the_numbers_that_csv_has_as_text(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_decimals_of_parquet_are_the_numbers_that_csv_has_as_text(tmp_path: Path
         pq.write_table(
             pa.table({"a": values, "y": values.take([0, 1, 2, 0, 4])}), tmp_path / "decimals.parquet"
         )
-        found = fetched(Table(tmp_path / "decimals.parquet", target="y"), tmp_path / "home")
-        assert found["a"] == numbers
-        assert found["label"] == [2.3, -0.7, 0.1, 2.3, 9999999.9]
+        columns = fetched(Table(tmp_path / "decimals.parquet", target="y"), tmp_path / "home")
+        assert columns["a"] == numbers
+        assert columns["label"] == [2.3, -0.7, 0.1, 2.3, 9999999.9]
     csv = written(tmp_path, "a,y\n" + "".join(f"{text or ''},1\n" for text in texts))
     assert fetched(Table(csv, target="y"), tmp_path / "home")["a"] == numbers
 
@@ -166,12 +166,12 @@ def test_a_folder_of_files_in_the_order_of_their_content(tmp_path: Path) -> None
     for name, text in (("one", "a,y\n1,1\n2,2\n"), ("two", "y,a\n3,3\n")):
         written(tmp_path / "first", text, f"{name}.csv")
         written(tmp_path / "second", text, f"renamed-{'ba'[name == 'two']}.csv")
-    one, two = (Table(tmp_path / name, target="y") for name in ("first", "second"))
-    files = one.fetch(tmp_path / "home")
-    assert sorted(fetched(one, tmp_path / "home")["a"]) == [1, 2, 3]
-    assert fetched(one, tmp_path / "home") == fetched(two, tmp_path / "home")
-    assert two.fetch(tmp_path / "home").digest == files.digest
-    assert all("renamed" in row["where"] for row in rows_of(two, two.fetch(tmp_path / "home")))
+    first, second = (Table(tmp_path / name, target="y") for name in ("first", "second"))
+    files = first.fetch(tmp_path / "home")
+    assert sorted(fetched(first, tmp_path / "home")["a"]) == [1, 2, 3]
+    assert fetched(first, tmp_path / "home") == fetched(second, tmp_path / "home")
+    assert second.fetch(tmp_path / "home").digest == files.digest
+    assert all("renamed" in row["where"] for row in rows_of(second, second.fetch(tmp_path / "home")))
 
 
 def test_folders_give_splits(tmp_path: Path) -> None:
@@ -188,9 +188,9 @@ def test_folders_give_splits(tmp_path: Path) -> None:
 def test_a_column_gives_splits(tmp_path: Path) -> None:
     text = "a,s,y\n1,test,1\n2,train,2\n3,validation,3\n4,train,4\n"
     source = Table(written(tmp_path, text), target="y", split="s")
-    found = fetched(source, tmp_path / "home")
-    assert (found["a"], found["split"]) == ([2, 4, 3, 1], ["train", "train", "val", "test"])
-    assert "s" not in found
+    columns = fetched(source, tmp_path / "home")
+    assert (columns["a"], columns["split"]) == ([2, 4, 3, 1], ["train", "train", "val", "test"])
+    assert "s" not in columns
     text = text.replace("validation", "other")
     refused(
         lambda: Table(written(tmp_path, text), "y", split="s"),
@@ -212,10 +212,10 @@ def test_the_latest_rows_are_the_test_split_and_ties_stay_together(tmp_path: Pat
     days = [5, 1, 3, 4, 4, 2, 4, 1, 1, 1]
     text = "a,day,y\n" + "".join(f"{n},2024-01-{day:02},{n}\n" for n, day in enumerate(days))
     source = Table(written(tmp_path, text), target="y", time="day", test_share=0.2)
-    found = fetched(source, tmp_path / "home")
-    assert "day" not in found
+    columns = fetched(source, tmp_path / "home")
+    assert "day" not in columns
     # 2 of 10 rows are asked for: day 5, and day 4 with all of its 3 rows.
-    assert [int(a) for a, split in zip(found["a"], found["split"], strict=True) if split == "test"] == [
+    assert [int(a) for a, split in zip(columns["a"], columns["split"], strict=True) if split == "test"] == [
         0,
         3,
         4,
@@ -235,9 +235,9 @@ def test_the_latest_rows_are_the_test_split_and_ties_stay_together(tmp_path: Pat
 
 def test_rows_of_a_group_have_one_digest(tmp_path: Path) -> None:
     text = "a,who,y\n1,anna,1\n2,ben,2\n3,anna,3\n"
-    found = fetched(Table(written(tmp_path, text), target="y", group="who"), tmp_path / "home")
-    assert "who" not in found
-    assert found["group"][0] == found["group"][2] != found["group"][1]
+    columns = fetched(Table(written(tmp_path, text), target="y", group="who"), tmp_path / "home")
+    assert "who" not in columns
+    assert columns["group"][0] == columns["group"][2] != columns["group"][1]
     refused(lambda: Table(written(tmp_path, text + "4,,4\n"), "y", group="who"), tmp_path, "row 4", "empty")
 
 
@@ -299,8 +299,8 @@ def test_many_small_files_share_row_groups(tmp_path: Path) -> None:
     source = Table(root, target="y")
     files = source.fetch(tmp_path / "home")
     assert pq.ParquetFile(Path(files.root) / "rows.parquet").num_row_groups == 1
-    found = [row for batch in reader(files).read(files, "", range(100)) for row in batch.to_pylist()]
-    assert sorted(row["label"] for row in found) == [half / 2 for half in range(100)]
+    rows = [row for batch in reader(files).read(files, "", range(100)) for row in batch.to_pylist()]
+    assert sorted(row["label"] for row in rows) == [half / 2 for half in range(100)]
 
 
 def test_few_rows_of_a_large_table_are_read_a_row_group_at_a_time(
@@ -326,9 +326,9 @@ def test_rows_are_read_in_any_order_across_row_groups(
     files = source.fetch(tmp_path / "home")
     assert pq.ParquetFile(Path(files.root) / "rows.parquet").num_row_groups > 3
     order = [99, 0, 50, 50, *range(20, 40), 1]
-    found = [row for batch in reader(files).read(files, "", order) for row in batch.to_pylist()]
-    assert [row["label"] for row in found] == order
-    assert [int(row["where"].rpartition(" ")[2]) for row in found] == [n + 1 for n in order]
+    rows = [row for batch in reader(files).read(files, "", order) for row in batch.to_pylist()]
+    assert [row["label"] for row in rows] == order
+    assert [int(row["where"].rpartition(" ")[2]) for row in rows] == [n + 1 for n in order]
     with pytest.raises(IndexError):
         list(source.read(files, "", [100]))
 

@@ -81,16 +81,17 @@ def test_folders_may_divide_the_rows(tmp_path: Path) -> None:
 
 
 def test_names_of_files_do_not_change_the_digest(tmp_path: Path) -> None:
-    one = Text(write_folders(tmp_path / "one", ROWS)).fetch(tmp_path / "home")
+    files = Text(write_folders(tmp_path / "one", ROWS)).fetch(tmp_path / "home")
     other = Text(write_folders(tmp_path / "other", ROWS[::-1])).fetch(tmp_path / "home")
-    assert one.digest == other.digest
+    assert files.digest == other.digest
 
 
 def test_the_tokenizer_is_part_of_the_digest(tmp_path: Path) -> None:
     path = write_files(tmp_path / "files", ROWS)
     (tmp_path / "tokenizer.json").write_text("{}")
     plain, given = (
-        Text(path, tokenizer=one).fetch(tmp_path / "home") for one in (None, tmp_path / "tokenizer.json")
+        Text(path, tokenizer=tokenizer).fetch(tmp_path / "home")
+        for tokenizer in (None, tmp_path / "tokenizer.json")
     )
     assert plain.digest != given.digest
     assert Path(given.tokenizer).read_text() == "{}"
@@ -131,8 +132,8 @@ def test_what_is_refused(tmp_path: Path, files: dict[str, str], message: str) ->
 
 def test_data_path_replaces_the_files_of_the_recipe(tmp_path: Path) -> None:
     inner = write_files(tmp_path / "packed" / "rt", ROWS)
-    found = open_path(tmp_path / "packed", tmp_path / "home", own=Text("elsewhere", target="polarity"))
-    assert found == Text(inner, target="polarity")
+    source = open_path(tmp_path / "packed", tmp_path / "home", own=Text("elsewhere", target="polarity"))
+    assert source == Text(inner, target="polarity")
     with pytest.raises(SettingError, match=r"data.path: text has no download"):
         Text().fetch(tmp_path)
 
@@ -170,8 +171,8 @@ def test_texts_without_a_target_come_from_every_layout(tmp_path: Path) -> None:
         folder,
         write_files(tmp_path / "files", ROWS),
     ):
-        found = rows_of(Text(path, target=None), tmp_path / "home")
-        assert found == [(text, 0.0, "") for text in sorted(texts)], path
+        rows = rows_of(Text(path, target=None), tmp_path / "home")
+        assert rows == [(text, 0.0, "") for text in sorted(texts)], path
 
 
 def test_splits_of_texts_without_a_target(tmp_path: Path) -> None:

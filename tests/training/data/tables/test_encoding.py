@@ -38,16 +38,16 @@ def table(**columns: Any) -> pa.Table:
 
 def fitting(rows: Any, schema: TableSchema) -> pa.Table:
     """The typed rows, none of which may have an error."""
-    found = typed_rows(rows, schema)
-    assert not any(found.errors)
-    return found.rows
+    result = typed_rows(rows, schema)
+    assert not any(result.errors)
+    return result.rows
 
 
 def matrix(rows: pa.Table) -> list[list[float]]:
-    found = encode(fitting(rows, SCHEMA), SCHEMA)
-    assert found.dtype == np.float32
-    assert found.shape == (len(rows), 4)
-    return found.tolist()
+    numbers = encode(fitting(rows, SCHEMA), SCHEMA)
+    assert numbers.dtype == np.float32
+    assert numbers.shape == (len(rows), 4)
+    return numbers.tolist()
 
 
 def test_each_value_has_its_number_and_a_missing_or_unknown_value_is_nan() -> None:
@@ -108,11 +108,11 @@ def test_missing_columns_are_named_with_the_nearest_name() -> None:
 
 
 def test_each_row_with_a_wrong_value_has_its_error() -> None:
-    found = typed_rows(table(size=["1", "2", "many"], new=["true", "maybe", "x"]), SCHEMA)
-    assert [bool(error) for error in found.errors] == [False, True, True]
-    assert "column 'new' has 'maybe', not true or false" in found.errors[1]
-    assert "'size' has 'many'" in found.errors[2]
-    assert found.rows["size"].to_pylist() == [1, 2, None]
+    result = typed_rows(table(size=["1", "2", "many"], new=["true", "maybe", "x"]), SCHEMA)
+    assert [bool(error) for error in result.errors] == [False, True, True]
+    assert "column 'new' has 'maybe', not true or false" in result.errors[1]
+    assert "'size' has 'many'" in result.errors[2]
+    assert result.rows["size"].to_pylist() == [1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,9 @@ def test_each_row_with_a_wrong_value_has_its_error() -> None:
     ],
 )
 def test_text_is_converted_or_wrong(kind: ColumnKind, text: str, value: Any) -> None:
-    found = typed(pa.array([text, None, ""]), kind)
-    assert found.values.to_pylist() == [value, None, None]
-    assert found.wrong.tolist() == [value is None, False, False]
+    result = typed(pa.array([text, None, ""]), kind)
+    assert result.values.to_pylist() == [value, None, None]
+    assert result.wrong.tolist() == [value is None, False, False]
 
 
 def test_names_of_categories_and_classes() -> None:

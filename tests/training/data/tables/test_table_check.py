@@ -49,5 +49,7 @@ def test_a_good_table_has_the_columns_of_the_prepared_table(home: Home, tmp_path
     early = check_table(files, settings, "classification")
     late = prepared_from(home, files, "rows", settings).table
     assert late is not None
-    assert [(one.name, one.kind) for one in early.columns] == [(one.name, one.kind) for one in late.columns]
+    assert [(column.name, column.kind) for column in early.columns] == [
+        (column.name, column.kind) for column in late.columns
+    ]
     assert early.target == late.target == "y"

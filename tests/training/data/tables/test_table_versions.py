@@ -89,7 +89,7 @@ def test_a_regression_has_a_target_of_numbers_and_no_classes(home: Home, tmp_pat
     assert (version.problem, version.classes, version.shape) == ("regression", (), (5,))
     assert version.label_counts == {"train": (), "test": ()}
     assert (version.mean, version.std) == ((), ())
-    assert [(one.name, one.kind) for one in schema_of(version).columns] == [
+    assert [(column.name, column.kind) for column in schema_of(version).columns] == [
         ("area", "number"),
         ("city", "category"),
         ("garden", "boolean"),
@@ -131,19 +131,19 @@ def test_statistics_are_numpys_over_the_train_split(home: Home, tmp_path: Path) 
     version = regression(home, flats(tmp_path))
     matrix = np.asarray(
         encode(
-            parts_of(version, "train", [f"feature.{one.name}" for one in schema_of(version).columns]),
+            parts_of(version, "train", [f"feature.{column.name}" for column in schema_of(version).columns]),
             schema_of(version),
             "feature.",
         ),
         np.float64,
     )
-    by_name = {one.name: (one, matrix[:, n]) for n, one in enumerate(schema_of(version).columns)}
+    by_name = {column.name: (column, matrix[:, n]) for n, column in enumerate(schema_of(version).columns)}
     for name in ("area", "garden", "sold"):
-        one, values = by_name[name]
+        column, values = by_name[name]
         present = values[~np.isnan(values)]
-        assert one.missing == len(values) - len(present)
-        assert np.allclose([one.mean, one.std], [present.mean(), present.std()], rtol=1e-6)
-        assert np.allclose([one.least, one.most], [present.min(), present.max()], rtol=1e-7)
+        assert column.missing == len(values) - len(present)
+        assert np.allclose([column.mean, column.std], [present.mean(), present.std()], rtol=1e-6)
+        assert np.allclose([column.least, column.most], [present.min(), present.max()], rtol=1e-7)
     city, codes = by_name["city"]
     assert city.categories == CITIES
     assert city.counts == tuple(np.bincount(codes[~np.isnan(codes)].astype(int)))
@@ -172,10 +172,10 @@ def test_shards_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(sharded.parts["train"]) == 8
     assert sharded.table == whole.table
     for split in prepare.SPLITS:
-        one, two = (open_columns(version, split) for version in (whole, sharded))
-        assert np.array_equal(one.inputs, two.inputs, equal_nan=True)
-        assert np.array_equal(one.targets, two.targets)
-        assert np.array_equal(one.digests, two.digests)
+        whole_columns, sharded_columns = (open_columns(version, split) for version in (whole, sharded))
+        assert np.array_equal(whole_columns.inputs, sharded_columns.inputs, equal_nan=True)
+        assert np.array_equal(whole_columns.targets, sharded_columns.targets)
+        assert np.array_equal(whole_columns.digests, sharded_columns.digests)
 
 
 @pytest.mark.parametrize("problem", [regression, classes])
@@ -197,9 +197,9 @@ def on_ray(home: Home, files: SourceFiles) -> DatasetVersion:
     raw = [
         prepare.write_raw(files, shard, settings, home.raw) for shard in prepare.plan_shards(files, settings)
     ]
-    place = home.dataset("flats", identity)
+    folder = home.dataset("flats", identity)
     return prepare.make_version(
-        "flats", identity, files, raw, settings, place, with_ray=True, problem="regression"
+        "flats", identity, files, raw, settings, folder, with_ray=True, problem="regression"
     )
 
 
@@ -224,7 +224,7 @@ def test_ray_data_gives_the_same_bytes_and_ray_datas_own_preprocessors_the_same_
     train = ray.data.from_arrow(rows)
     scaler.fit(train)
     encoder.fit(train)
-    area, city = (one for one in schema_of(here).columns if one.name in ("area", "city"))
+    area, city = (column for column in schema_of(here).columns if column.name in ("area", "city"))
     present = parts_of(here, "train", ["feature.area"]).drop_null()
     exact = moments([present["feature.area"].to_numpy()])
     assert (area.mean, area.std) == (exact.mean, exact.std)
@@ -273,10 +273,12 @@ def test_the_order_of_columns_does_not_change_the_split(tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     with (tmp_path / "two" / "flats.csv").open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows(rows)
-    one, two = (classes(Home(tmp_path / f"home-{n}"), tmp_path / n / "flats.csv") for n in ("one", "two"))
+    original, reordered = (
+        classes(Home(tmp_path / f"home-{n}"), tmp_path / n / "flats.csv") for n in ("one", "two")
+    )
     for split in prepare.SPLITS:
-        assert np.array_equal(open_columns(one, split).digests, open_columns(two, split).digests)
-        first, second = (open_columns(version, split).inputs for version in (one, two))
+        assert np.array_equal(open_columns(original, split).digests, open_columns(reordered, split).digests)
+        first, second = (open_columns(version, split).inputs for version in (original, reordered))
         assert np.array_equal(first, second[:, ::-1], equal_nan=True)
 
 
@@ -379,8 +381,8 @@ def test_leaks_and_copies_are_warned_of_and_recorded(home: Home, tmp_path: Path)
         "kind": ["large", "small"] * 200,
         "noise": np.random.default_rng(0).normal(size=rows),
     }
-    found = schema_of(regression(home, flats(tmp_path, rows, **changes))).warnings
-    assert [text.partition(" the target")[0] for text in found] == [
+    warnings = schema_of(regression(home, flats(tmp_path, rows, **changes))).warnings
+    assert [text.partition(" the target")[0] for text in warnings] == [
         "column 'euro' has a correlation of 1.000000 with",
         "column 'same' equals",
     ]
@@ -525,14 +527,16 @@ def data_folder() -> Path:
 
 def test_diamonds(home: Home, data_folder: Path) -> None:
     version = prepared(home, Table(data_folder / "diamonds.csv", "price"), "diamonds", None, "regression")
-    kinds = {one.name: one.kind for one in schema_of(version).columns}
+    kinds = {column.name: column.kind for column in schema_of(version).columns}
     assert {name for name, kind in kinds.items() if kind == "category"} == {"cut", "color", "clarity"}
     assert len(kinds) == 9
     assert version.rows("train") + version.rows("test") == 53_940
     assert schema_of(version).warnings == ()
     columns = [open_columns(version, split) for split in prepare.SPLITS]
-    assert not any(np.isnan(one.inputs).any() for one in columns)
-    assert math.isclose(sum(one.targets.sum() for one in columns) / 53_940, 3932.799722, rel_tol=1e-9)
+    assert not any(np.isnan(split_columns.inputs).any() for split_columns in columns)
+    assert math.isclose(
+        sum(split_columns.targets.sum() for split_columns in columns) / 53_940, 3932.799722, rel_tol=1e-9
+    )
     assert not np.isin(columns[1].digests, columns[0].digests).any()
 
 
@@ -544,9 +548,9 @@ def test_penguins(home: Home, data_folder: Path) -> None:
         68,
         124,
     ]
-    sex = next(one for one in schema_of(version).columns if one.name == "sex")
+    sex = next(column for column in schema_of(version).columns if column.name == "sex")
     assert sex.categories == ("FEMALE", "MALE")
-    assert sum(one.missing for one in schema_of(version).columns) == sum(
+    assert sum(column.missing for column in schema_of(version).columns) == sum(
         int(np.isnan(open_columns(version, "train").inputs[:, n]).sum()) for n in range(6)
     )
 
@@ -577,22 +581,22 @@ def test_zero_and_minus_zero_are_one_class(home: Home, tmp_path: Path) -> None:
 
 def test_two_commands_may_forget_the_same_old_copies(tmp_path: Path) -> None:
     for turn in range(20):
-        places = [tmp_path / str(turn) / f"copy{number}" for number in range(12)]
-        for place in places:
-            (place / "rows").mkdir(parents=True)
-            os.utime(place, (1, 1))
+        copies = [tmp_path / str(turn) / f"copy{number}" for number in range(12)]
+        for copy in copies:
+            (copy / "rows").mkdir(parents=True)
+            os.utime(copy, (1, 1))
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(forget_old_copies, [places[-1]] * 4))
-        left = [place for place in places if place.exists()]
+            list(pool.map(forget_old_copies, [copies[-1]] * 4))
+        left = [copy for copy in copies if copy.exists()]
         assert len(left) == 3
-        assert places[-1] in left
+        assert copies[-1] in left
 
 
 def test_columns_unpacked_by_an_earlier_version_are_not_unpacked_again(home: Home, tmp_path: Path) -> None:
     version = regression(home, flats(tmp_path))
     open_columns(version, "train")
-    place = Path(version.path) / ".columns-train" / "checksums.json"
+    file = Path(version.path) / ".columns-train" / "checksums.json"
     schema = schema_of(version).model_dump(mode="json")
     del schema["given"]  # a field that earlier versions did not have
     parts = [part.sha256 for part in version.parts["train"]]
-    assert json.loads(place.read_text())["parts"] == digest_json([version.shape, parts, schema])
+    assert json.loads(file.read_text())["parts"] == digest_json([version.shape, parts, schema])

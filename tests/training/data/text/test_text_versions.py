@@ -64,8 +64,8 @@ def test_rows_have_ids_of_a_tokenizer_of_the_train_split(version: DatasetVersion
 def test_the_same_rows_give_the_same_ids(version: DatasetVersion, tmp_path: Path) -> None:
     again = prepared(Home(tmp_path), Text(write_csv(tmp_path / "renamed.csv")), "films", DATA)
     assert (again.fingerprint, again.table) == (version.fingerprint, version.table)
-    for one, other in zip(open_rows(again), open_rows(version), strict=True):
-        assert (one == other).all()
+    for ids, other in zip(open_rows(again), open_rows(version), strict=True):
+        assert (ids == other).all()
 
 
 def test_a_changed_tokenizer_is_damage(tmp_path: Path) -> None:

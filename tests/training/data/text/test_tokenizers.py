@@ -26,7 +26,7 @@ print(train(texts, 400, 8).digest)
 
 
 def test_the_bytes_depend_neither_on_the_process_nor_on_threads_nor_on_the_order() -> None:
-    found = {train(TEXTS, 400, 8).digest}
+    digests = {train(TEXTS, 400, 8).digest}
     for threads in ("1", "2", "7"):
         done = subprocess.run(
             [sys.executable, "-c", _TRAIN, threads],
@@ -36,8 +36,8 @@ def test_the_bytes_depend_neither_on_the_process_nor_on_threads_nor_on_the_order
             text=True,
             check=True,
         )
-        found.add(done.stdout.strip())
-    assert len(found) == 1
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
 
 
 def test_rows_are_padded_with_0_or_cut_and_no_text_is_unknown() -> None:

@@ -272,7 +272,7 @@ def test_an_upload_to_s3_counts_its_bytes_on_the_way(s3_server: S3Server, tmp_pa
     moved: list[int] = []
     store = open_store(s3_server.new_bucket())
     store.put_file("runs/r/state", tmp_path / "state", moved.append)
-    assert [one for one in moved if one] == [8 << 20] * 5
+    assert [count for count in moved if count] == [8 << 20] * 5
     assert store.get("runs/r/state") == bytes(40 << 20)
 
 

@@ -73,10 +73,10 @@ def test_a_model_without_a_split_has_one_digest(home: Home, table: DatasetVersio
         home, table, trainer="LightGBM", training={"min_data_in_leaf": 10**6}, checkpoint={"every_s": 0.01}
     )
     trained = launch(job)
-    found = list(job.paths.checkpoints.glob("step-*"))
-    assert found
-    for place in found:
-        state = torch.load(place / STATE, map_location="cpu", weights_only=True)
+    checkpoints = list(job.paths.checkpoints.glob("step-*"))
+    assert checkpoints
+    for checkpoint in checkpoints:
+        state = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
         assert inspection.model_digest(state, trained.selected_epoch) == trained.weights_digest
 
 
@@ -111,6 +111,6 @@ def test_infinite_gains_give_finite_importances(tmp_path: Any) -> None:
     (tmp_path / "model.lgb").write_bytes(
         text_of(lightgbm.train({"objective": "regression", "verbosity": -1}, data, 3))
     )
-    found = importances(tmp_path / "model.lgb")
-    assert sum(found.values()) == pytest.approx(1.0)
-    assert max(found, key=lambda name: found[name]) == "large"
+    shares = importances(tmp_path / "model.lgb")
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert max(shares, key=lambda name: shares[name]) == "large"

@@ -86,7 +86,7 @@ def test_memory_brings_every_training_row_once_over_all_ranks(columns: Columns, 
     epochs = []
     for epoch in range(2):
         batches = [list(feed.batches(epoch, 0)) for feed in feeds]
-        assert sorted(row for one in batches for row in rows(one)) == sorted(learn_of(columns))
+        assert sorted(row for of_feed in batches for row in rows(of_feed)) == sorted(learn_of(columns))
         for together in zip(*batches, strict=True):
             assert {batch.global_rows for batch in together} == {
                 sum(len(batch.targets) for batch in together)
@@ -159,8 +159,8 @@ def test_loader_processes_live_on_and_read_the_same_batches_from_any_step(column
     assert feed.loader.prefetch_factor == 3
     processes = []
     for epoch, first, taken in [(0, 0, 2), (0, 1, 99), (1, 0, 99), (4, 3, 99)]:
-        found = list(islice(feed.batches(epoch, first), taken))
-        check_same(found, list(islice(expected.batches(epoch, first), taken)))
+        batches = list(islice(feed.batches(epoch, first), taken))
+        check_same(batches, list(islice(expected.batches(epoch, first), taken)))
         processes.append({child.pid for child in psutil.Process().children()})
     assert set.intersection(*processes)
 
@@ -263,7 +263,7 @@ def test_reading_ahead_is_bounded_and_ends_with_the_reader() -> None:
     steps.close()
     assert read == list(range(len(read)))
     assert 5 <= len(read) <= 7
-    assert not [one for one in threading.enumerate() if one.name.startswith("evergreen-feed")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("evergreen-feed")]
 
 
 def test_an_error_ahead_is_raised_at_its_step() -> None:
@@ -278,13 +278,13 @@ def test_an_error_ahead_is_raised_at_its_step() -> None:
         next(steps)
 
 
-def check_same(found: list[Batch], expected: list[Batch]) -> None:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert rows([one]) == rows([other])
-        assert one.global_rows == other.global_rows
-        assert torch.equal(one.inputs, other.inputs)
-        assert torch.equal(one.targets, other.targets)
+def check_same(batches: list[Batch], expected: list[Batch]) -> None:
+    assert len(batches) == len(expected)
+    for batch, other in zip(batches, expected, strict=True):
+        assert rows([batch]) == rows([other])
+        assert batch.global_rows == other.global_rows
+        assert torch.equal(batch.inputs, other.inputs)
+        assert torch.equal(batch.targets, other.targets)
 
 
 class Labels(Dataset[Any]):

@@ -35,10 +35,10 @@ def test_missing_numbers_are_the_mean_and_missing_or_unknown_categories_are_no_c
     inputs = np.array(
         [[np.nan, np.nan, np.nan], [5, 3, 19_000], [5, -1, 19_000], [5, 0.5, 19_000]], np.float32
     )
-    found = encoded(inputs)
-    assert np.isfinite(found).all()
-    assert (found[0] == 0).all()
-    assert (found[:, 1:4] == 0).all()
+    features = encoded(inputs)
+    assert np.isfinite(features).all()
+    assert (features[0] == 0).all()
+    assert (features[:, 1:4] == 0).all()
 
 
 def test_the_model_gets_the_number_of_features() -> None:

@@ -19,21 +19,21 @@ def _reduce(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
     ranks = Ranks(rank, WORLD, torch.device("cpu"), distributed=True)
-    found = [
+    means = [
         mean_of_ranks({"b": float(rank), "a": 6.0, "lost": math.nan if rank == 1 else 1.0}, ranks),
         mean_of_ranks({"shared": float(rank)} | ({"own": 5.0} if rank == 0 else {}), ranks),
         mean_of_ranks({}, ranks),
     ]
-    (folder / f"rank-{rank}").write_text(json.dumps(found))
+    (folder / f"rank-{rank}").write_text(json.dumps(means))
     dist.destroy_process_group()
 
 
 @pytest.mark.extended
 def test_all_ranks_get_the_means_and_keep_values_of_one_rank_alone(tmp_path: Path) -> None:
     mp.spawn(_reduce, args=(tmp_path,), nprocs=WORLD, join=True)
-    found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(WORLD)]
+    means = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(WORLD)]
     own = [{"shared": 1.0, "own": 5.0}, {"shared": 1.0}, {"shared": 1.0}]
-    assert found == [[{"a": 6.0, "b": 1.0}, own[rank], {}] for rank in range(WORLD)]
+    assert means == [[{"a": 6.0, "b": 1.0}, own[rank], {}] for rank in range(WORLD)]
 
 
 def test_a_single_process_keeps_its_finite_values() -> None:

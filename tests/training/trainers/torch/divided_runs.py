@@ -78,7 +78,7 @@ def attempt(job: TrainingJob, world: int = 2) -> TrainedModel | None:
         worker.start()
     wait([worker.sentinel for worker in workers])
     for worker in workers:
-        worker.join(5 if any(one.exitcode for one in workers) else None)
+        worker.join(5 if any(process.exitcode for process in workers) else None)
         worker.kill()
         worker.join()
     return finished(job.paths, job.run_key)

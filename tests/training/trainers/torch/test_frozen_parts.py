@@ -42,7 +42,7 @@ def given(recipe: str) -> Weights:
     """Weights of the recipe's model, from another seed than any training has."""
     torch.manual_seed(99)
     module = build_module(load(recipe)[0], (1, 8, 8), 10)
-    return {name: one.clone() for name, one in module.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
 def started(
@@ -59,13 +59,13 @@ def started(
 
 
 def test_all_tensors_are_taken_also_running_statistics() -> None:
-    one, other = model(), model()
-    one[1].running_mean += 3
+    source, target = model(), model()
+    source[1].running_mean += 3
     assert (
-        take_weights(other, {name: each.double() for name, each in one.state_dict().items()}, 10, False)
+        take_weights(target, {name: each.double() for name, each in source.state_dict().items()}, 10, False)
         == set()
     )
-    assert weights_digest(other.state_dict()) == weights_digest(one.state_dict())
+    assert weights_digest(target.state_dict()) == weights_digest(source.state_dict())
 
 
 def test_other_names_are_refused_with_the_lists() -> None:
@@ -79,7 +79,7 @@ def test_other_names_are_refused_with_the_lists() -> None:
 
 def test_another_number_of_classes_is_refused_with_the_remedy_and_starts_a_new_head() -> None:
     here, there = model(12), model(10)
-    before = {name: one.clone() for name, one in here.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in here.state_dict().items()}
     with pytest.raises(SettingError) as refused:
         take_weights(here, there.state_dict(), 12, False)
     assert "2.weight (10, 8) there, (12, 8) here, 2.bias (10,) there, (12,) here." in str(refused.value)
@@ -99,9 +99,9 @@ def test_other_shapes_than_the_head_s_are_refused_in_any_case() -> None:
         SettingError, match=r"0\.weight \(8, 3, 3, 3\) there, \(8, 1, 3, 3\) here.*same model"
     ):
         take_weights(grey, colour.state_dict(), 1, True)  # one channel, and one output
-    one, three = (nn.Sequential(nn.Linear(rows, 8), nn.Linear(8, out)) for rows, out in ((1, 1), (3, 5)))
+    single, triple = (nn.Sequential(nn.Linear(rows, 8), nn.Linear(8, out)) for rows, out in ((1, 1), (3, 5)))
     with pytest.raises(SettingError, match="of the same model"):  # 3 and 5 are not the outputs of one head
-        take_weights(one, three.state_dict(), 1, True)
+        take_weights(single, triple.state_dict(), 1, True)
     linear = nn.Sequential(nn.Linear(4, 3))
     with pytest.raises(SettingError, match="of the same model"):  # a head alone: nothing would be taken
         take_weights(nn.Sequential(nn.Linear(4, 2)), linear.state_dict(), 2, True)
@@ -114,7 +114,7 @@ def test_a_part_is_a_module_or_a_parameter_by_its_whole_name() -> None:
     module = nn.Sequential(*(nn.Linear(2, 2) for _ in range(11)))
     frozen = freeze(module, ["1", "3.bias"], set())
     assert frozen == [module[1]]
-    assert [name for name, one in module.named_parameters() if not one.requires_grad] == [
+    assert [name for name, parameter in module.named_parameters() if not parameter.requires_grad] == [
         "1.weight",
         "1.bias",
         "3.bias",
@@ -137,7 +137,7 @@ def test_parts_that_can_not_be_frozen_are_refused(parts: list[str], new: set[str
 def test_frozen_modules_stay_in_evaluation_mode() -> None:
     module = model()
     set_training(module, freeze(module, ["0", "1"], set()))
-    assert [one.training for one in module] == [False, False, True]
+    assert [layer.training for layer in module] == [False, False, True]
 
 
 # --- trainings
@@ -151,9 +151,9 @@ def test_a_frozen_part_keeps_its_bits_and_the_rest_is_trained(
     options = settings(training={**FROZEN, "virtual_shards": shards})
     job = started(home, small_version, options, recipe, given)
     trained = launch(job)
-    found = load_weights(Path(trained.weights))
-    same = [name for name in found if torch.equal(found[name], given[name])]
-    assert same == [name for name in found if name.startswith(("1.", "2."))]
+    weights = load_weights(Path(trained.weights))
+    same = [name for name in weights if torch.equal(weights[name], given[name])]
+    assert same == [name for name in weights if name.startswith(("1.", "2."))]
     assert trained.reproducible is True
 
 
@@ -199,10 +199,10 @@ def test_two_workers_get_the_weights_by_the_store_and_leave_the_frozen_parts(
     storage = {"url": f"file://{tmp_path}/store", "node_cache": str(tmp_path / "node")}
     options = settings(training=FROZEN, scaling={"num_workers": 2}, storage=storage, ray={"num_cpus": 2})
     trained = launch(started(home, small_version, options, recipe, given))
-    found = load_weights(Path(trained.weights))
+    weights = load_weights(Path(trained.weights))
     assert trained.world_size == 2
-    for name, one in found.items():
-        assert torch.equal(one, given[name]) == name.startswith(("1.", "2."))
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, given[name]) == name.startswith(("1.", "2."))
 
 
 @pytest.mark.extended

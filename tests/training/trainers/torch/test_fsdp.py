@@ -27,11 +27,11 @@ from training.supervision.launch import launch
 
 def rows_of_parts(checkpoint: Path) -> list[int]:
     """Rows of the momentum of the first layer in each part of a checkpoint."""
-    found = []
+    rows = []
     for file in sorted(checkpoint.glob("part-*.safetensors")):
         with safe_open(file, "pt") as part:
-            found.append(part.get_slice("learner/optimizer/state/0/exp_avg").get_shape()[0])
-    return found
+            rows.append(part.get_slice("learner/optimizer/state/0/exp_avg").get_shape()[0])
+    return rows
 
 
 @pytest.mark.slow
@@ -45,7 +45,7 @@ def test_a_killed_worker_changes_no_bit_and_one_worker_reads_the_checkpoint_of_t
     trained, undisturbed = attempt(hit), attempt(calm)
     assert trained is not None
     assert undisturbed is not None
-    assert [one.world_size for one in read_attempts(hit.paths)] == [2, 2]
+    assert [record.world_size for record in read_attempts(hit.paths)] == [2, 2]
     assert read_attempts(hit.paths)[1].first_step >= 3
     assert undisturbed.reproducible, undisturbed.reproducible_reason
     assert outcome(hit, trained) == outcome(calm, undisturbed)
@@ -70,7 +70,10 @@ def test_two_workers_read_the_checkpoint_of_one_in_an_object_store(
     crashed(alone, 7)
     trained = attempt(alone.model_copy(update={"settings": settings(workers=2, **store)}))
     assert trained is not None
-    assert [(one.world_size, one.first_step) for one in read_attempts(alone.paths)] == [(1, 0), (2, 6)]
+    assert [(record.world_size, record.first_step) for record in read_attempts(alone.paths)] == [
+        (1, 0),
+        (2, 6),
+    ]
     assert trained.reproducible, trained.reproducible_reason
     run = stored_run(alone)
     assert run is not None

@@ -47,7 +47,7 @@ def replica_of(
     initial = None
     if case == "frozen":
         plain = Replica(load(recipe)[0], version, tiny_settings(), Ranks.of_this_process(False), 10)
-        initial = {name: one + 0.01 for name, one in plain.module.state_dict().items()}
+        initial = {name: tensor + 0.01 for name, tensor in plain.module.state_dict().items()}
     return kind(load(recipe)[0], version, settings, ranks, 10, initial)
 
 
@@ -67,13 +67,13 @@ def trained(replica: Replica, columns: Columns, ranks: Ranks) -> list[tuple[floa
 def full(state: dict[str, Any], ranks: Ranks) -> dict[str, torch.Tensor]:
     """The weights of all ranks; gathered, as far as ranks hold rows."""
     _, own = separate(state["model"])
-    found = dict(state["model"])
+    weights = dict(state["model"])
     for (name,), rows in own.items():
         padded = torch.zeros(rows.shape)
         padded[rows.start : rows.start + len(rows.rows)] = rows.rows
-        found[str(name)] = sum(ranks.gather(padded), start=torch.zeros(rows.shape))
-    assert not any(isinstance(one, OwnRows) for one in found.values())
-    return found
+        weights[str(name)] = sum(ranks.gather(padded), start=torch.zeros(rows.shape))
+    assert not any(isinstance(value, OwnRows) for value in weights.values())
+    return weights
 
 
 def _train(rank: int, folder: Path, recipe: str, version: DatasetVersion) -> None:
@@ -102,8 +102,8 @@ def test_two_processes_train_as_one(small_version: DatasetVersion, tmp_path: Pat
         scores = trained(replica, columns, alone)
         tolerance = {"rtol": 2e-2, "atol": 2e-3} if case == "bfloat16" else {"rtol": 1e-4, "atol": 1e-6}
         for name, weight in replica.module.state_dict().items():
-            for found in (first, second):
-                torch.testing.assert_close(found[case][1][name], weight, msg=f"{case} {name}", **tolerance)
+            for result in (first, second):
+                torch.testing.assert_close(result[case][1][name], weight, msg=f"{case} {name}", **tolerance)
         assert first[case][0] == second[case][0]
         torch.testing.assert_close(torch.tensor(first[case][0]), torch.tensor(scores), **tolerance)
 

@@ -49,9 +49,9 @@ def test_a_moved_run_is_found(home: Home, small_version: DatasetVersion) -> None
     trained = launch(job)
     there = home.root.rename(home.root.with_name("moved")) / job.paths.root.relative_to(home.root)
     moved = job.model_copy(update={"root": str(there)})
-    found = finished(moved.paths, job.run_key)
-    assert found is not None
-    assert weights_digest(load_weights(Path(found.weights))) == trained.weights_digest
+    model = finished(moved.paths, job.run_key)
+    assert model is not None
+    assert weights_digest(load_weights(Path(model.weights))) == trained.weights_digest
 
 
 @pytest.mark.extended
@@ -128,7 +128,7 @@ def test_metrics_are_means_over_the_rows_of_their_interval(home: Home, small_ver
     per_step = [values for _, _, values in points(job) if "train/loss" in values]
     sizes = [2 * BATCH] * (len(per_step) - 1)
     sizes.append(len(learn) - sum(sizes))
-    assert np.average([one["train/loss"] for one in per_step], weights=sizes) == pytest.approx(
+    assert np.average([values["train/loss"] for values in per_step], weights=sizes) == pytest.approx(
         row.train_loss, rel=1e-5
     )
 
@@ -140,21 +140,21 @@ def test_points_stand_at_the_steps_where_they_are_due(
 ) -> None:
     job = job_for(home, small_version, settings(training={"epochs": epochs}, tracking={"log_every_steps": 3}))
     trained = launch(job)
-    one = per_epoch(small_version)
+    epoch_steps = per_epoch(small_version)
     due = [
-        epoch * one + step
+        epoch * epoch_steps + step
         for epoch in range(epochs)
-        for step in range(1, one + 1)
-        if step % 3 == 0 or step == one
+        for step in range(1, epoch_steps + 1)
+        if step % 3 == 0 or step == epoch_steps
     ]
-    found = [(step, sorted(values)) for step, _, values in points(job)]
-    assert [step for step, names in found if "train/loss" in names] == due
-    assert [step for step, names in found if "validation/loss" in names] == [
+    stored = [(step, sorted(values)) for step, _, values in points(job)]
+    assert [step for step, names in stored if "train/loss" in names] == due
+    assert [step for step, names in stored if "validation/loss" in names] == [
         row.step for row in trained.history
     ]
-    assert [row.step for row in trained.history] == [one * (epoch + 1) for epoch in range(epochs)]
-    assert len({(step, name) for step, names in found for name in names}) == sum(
-        len(names) for _, names in found
+    assert [row.step for row in trained.history] == [epoch_steps * (epoch + 1) for epoch in range(epochs)]
+    assert len({(step, name) for step, names in stored for name in names}) == sum(
+        len(names) for _, names in stored
     )
 
 
@@ -192,18 +192,18 @@ def test_a_model_of_another_output_stops_without_a_model(home: Home, small_versi
 
 def test_accumulation_trains_the_same_model(home: Home, small_version: DatasetVersion) -> None:
     recipe = write_recipe(home.root / "own")
-    found = []
+    weights = []
     for passes in (1, 2):
         options = settings(training={"accumulation_steps": passes, "learning_rate": 0.01, "augment": False})
         trained = launch(job_for(home, small_version, options, recipe))
-        found.append(load_weights(Path(trained.weights)))
-    for name, value in found[0].items():
-        assert torch.allclose(value, found[1][name], atol=1e-4)
+        weights.append(load_weights(Path(trained.weights)))
+    for name, value in weights[0].items():
+        assert torch.allclose(value, weights[1][name], atol=1e-4)
     fresh = Replica(
         load(recipe)[0], small_version, settings(), Ranks.of_this_process(use_gpu=False), 1
     ).module
     assert not any(
-        torch.allclose(value, found[0][name], atol=1e-2) for name, value in fresh.state_dict().items()
+        torch.allclose(value, weights[0][name], atol=1e-2) for name, value in fresh.state_dict().items()
     )
 
 

@@ -74,8 +74,8 @@ def test_workers_that_compute_together_replay_together(
     assert (trained.world_size, trained.reproducible, trained.attempts) == (2, False, 1)
     assert (found(job).from_step, found(job).first_difference) == (1, 2)
     assert found(job).unsaved == (BREAKS["counter"],)
-    contracts = [read_manifest(place).contract for place in job.paths.checkpoints.glob("step-*")]
-    assert {(one["workers"], one["backend"]) for one in contracts} == {("2", "gloo")}
+    contracts = [read_manifest(checkpoint).contract for checkpoint in job.paths.checkpoints.glob("step-*")]
+    assert {(contract["workers"], contract["backend"]) for contract in contracts} == {("2", "gloo")}
 
 
 def test_unsaved_state_that_has_not_changed_a_weight_yet_is_found(
@@ -242,17 +242,17 @@ class Holder:
 
 
 CHANGES = {
-    "number": lambda one: setattr(one, "number", float("nan")),
-    "text": lambda one: setattr(one, "text", "b"),
-    "array": lambda one: one.array.__setitem__(0, -0.0),
-    "tensor": lambda one: one.tensor.add_(1),
-    "queue": lambda one: one.queue.append(3),
-    "table": lambda one: one.table["a"][1].add(4),
-    "numpys": lambda one: one.numpys.random(),
-    "pythons": lambda one: one.pythons.random(),
-    "torchs": lambda one: torch.rand(1, generator=one.torchs),
-    "own": lambda one: setattr(one.own, "count", 1),
-    "new": lambda one: setattr(one, "new", 1),
+    "number": lambda module: setattr(module, "number", float("nan")),
+    "text": lambda module: setattr(module, "text", "b"),
+    "array": lambda module: module.array.__setitem__(0, -0.0),
+    "tensor": lambda module: module.tensor.add_(1),
+    "queue": lambda module: module.queue.append(3),
+    "table": lambda module: module.table["a"][1].add(4),
+    "numpys": lambda module: module.numpys.random(),
+    "pythons": lambda module: module.pythons.random(),
+    "torchs": lambda module: torch.rand(1, generator=module.torchs),
+    "own": lambda module: setattr(module.own, "count", 1),
+    "new": lambda module: setattr(module, "new", 1),
 }
 
 
@@ -267,6 +267,6 @@ def test_equal_models_have_no_unsaved_difference() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_kind_of_state_is_found_where_it_is(name: str) -> None:
-    one, other = nn.Sequential(Kept()), nn.Sequential(Kept())
-    CHANGES[name](one[0])
-    assert unsaved_differences(one, other) == [f"0.{name} (attribute)"]
+    changed, other = nn.Sequential(Kept()), nn.Sequential(Kept())
+    CHANGES[name](changed[0])
+    assert unsaved_differences(changed, other) == [f"0.{name} (attribute)"]

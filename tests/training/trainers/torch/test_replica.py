@@ -72,10 +72,10 @@ def weights(replica: Replica) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in replica.module.parameters()])
 
 
-def moved(replica: Replica, one: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
+def moved(replica: Replica, step_batch: Batch, epoch: int = 0, step: int = 0) -> torch.Tensor:
     """The change of the weights in one step."""
     before = weights(replica)
-    replica.step(one, epoch, step)
+    replica.step(step_batch, epoch, step)
     return weights(replica) - before
 
 
@@ -83,20 +83,20 @@ def moved(replica: Replica, one: Batch, epoch: int = 0, step: int = 0) -> torch.
 def test_a_step_goes_down_the_gradient_of_the_mean_loss(
     replica: Callable[..., Replica], columns: Columns, small_version: DatasetVersion, smoothing: float
 ) -> None:
-    found, one = replica(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
+    built, step_batch = replica(label_smoothing=smoothing, learning_rate=0.5), batch(columns)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    model.load_state_dict(found.module.state_dict())
-    pixels = (one.inputs.double() / 255 - small_version.mean[0]) / small_version.std[0]
+    model.load_state_dict(built.module.state_dict())
+    pixels = (step_batch.inputs.double() / 255 - small_version.mean[0]) / small_version.std[0]
     logits = model(pixels.float())
-    functional.cross_entropy(logits, one.targets, label_smoothing=smoothing).backward()
+    functional.cross_entropy(logits, step_batch.targets, label_smoothing=smoothing).backward()
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    losses, hits = found.step(one, 0, 0)
-    change = weights(found) - torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    losses, hits = built.step(step_batch, 0, 0)
+    change = weights(built) - torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     assert torch.allclose(change, -0.5 * gradient, atol=1e-6)
     assert change.abs().max() > 1e-3
-    summed = functional.cross_entropy(logits, one.targets, reduction="sum", label_smoothing=smoothing)
+    summed = functional.cross_entropy(logits, step_batch.targets, reduction="sum", label_smoothing=smoothing)
     assert torch.allclose(losses, summed.double().detach(), rtol=1e-5)
-    assert hits == (logits.argmax(1) == one.targets).sum()
+    assert hits == (logits.argmax(1) == step_batch.targets).sum()
 
 
 @pytest.mark.parametrize("passes", [2, 3, 7])
@@ -194,17 +194,17 @@ def test_going_on_from_a_state_is_going_on(
 def test_a_state_may_be_copied_until_the_update(
     replica: Callable[..., Replica], columns: Columns, optimizer: str
 ) -> None:
-    found = replica(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
+    built = replica(NORMED, optimizer=optimizer, momentum=0.9, learning_rate=0.01)
     for step in range(3):
-        found.step(batch(columns), 0, step)
+        built.step(batch(columns), 0, step)
     at_once, later = StateCopies(), StateCopies()
-    before = at_once.take(found.state())
-    copied = later.take(found.state(), found.changed_by_update_alone())
-    found.before_update = later.fill
-    found.step(batch(columns), 0, 3)
-    left_out = {tensor.data_ptr() for tensor in found.module.buffers()}
-    assert left_out.isdisjoint(found.changed_by_update_alone())
-    assert len(found.changed_by_update_alone()) == (
+    before = at_once.take(built.state())
+    copied = later.take(built.state(), built.changed_by_update_alone())
+    built.before_update = later.fill
+    built.step(batch(columns), 0, 3)
+    left_out = {tensor.data_ptr() for tensor in built.module.buffers()}
+    assert left_out.isdisjoint(built.changed_by_update_alone())
+    assert len(built.changed_by_update_alone()) == (
         6 * 4 if optimizer == "adamw" else 6 * 2
     )  # weights, two moments and step count, or weights and momentum
     for part in ("model", "optimizer"):
@@ -224,22 +224,22 @@ def test_weights_that_a_forward_pass_changes_are_copied_at_once(
                 with torch.no_grad():
                     parameter.clamp_(-100, 100)
 
-    found = replica()
-    found.module.register_forward_pre_hook(clamp)
-    found.step(batch(columns), 0, 0)
-    assert found.changed_by_update_alone() == set()
+    built = replica()
+    built.module.register_forward_pre_hook(clamp)
+    built.step(batch(columns), 0, 0)
+    assert built.changed_by_update_alone() == set()
 
 
 def test_validation_is_the_mean_over_the_rows_without_dropout(
     replica: Callable[..., Replica], columns: Columns, small_version: DatasetVersion
 ) -> None:
-    found, rows = replica(DROPOUT), np.arange(0, 200, 3)
-    loss, accuracy = found.validate(columns, rows)
-    assert (loss, accuracy) == found.validate(columns, rows)
-    assert found.module.training
-    found.module.eval()
+    built, rows = replica(DROPOUT), np.arange(0, 200, 3)
+    loss, accuracy = built.validate(columns, rows)
+    assert (loss, accuracy) == built.validate(columns, rows)
+    assert built.module.training
+    built.module.eval()
     with torch.no_grad():
-        logits = found.module(
+        logits = built.module(
             normaliser(small_version.mean, small_version.std)(torch.from_numpy(columns.inputs[rows]))
         )
     labels = torch.from_numpy(columns.targets[rows])
@@ -272,9 +272,9 @@ def test_channels_last_is_the_same_step(
         "nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Flatten(), "
         "nn.Linear(64, classes))"
     )
-    one = replace(batch(columns), pieces=(16, 15) if training else ())
-    plain = moved(replica(model, **training), one)
-    assert torch.allclose(moved(replica(model, channels_last=True, **training), one), plain, atol=1e-5)
+    step_batch = replace(batch(columns), pieces=(16, 15) if training else ())
+    plain = moved(replica(model, **training), step_batch)
+    assert torch.allclose(moved(replica(model, channels_last=True, **training), step_batch), plain, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -424,10 +424,10 @@ def replica_of(
 
 
 def test_a_model_may_have_an_integer_parameter(small_version: DatasetVersion, columns: Columns) -> None:
-    found = replica_of(Picked, small_version, Replica)
-    before = found.module.get_parameter("weight").clone()
-    found.step(batch(columns), 0, 0)
-    assert not torch.equal(found.module.get_parameter("weight"), before)
+    built = replica_of(Picked, small_version, Replica)
+    before = built.module.get_parameter("weight").clone()
+    built.step(batch(columns), 0, 0)
+    assert not torch.equal(built.module.get_parameter("weight"), before)
 
 
 def test_virtual_shards_average_statistics_and_keep_other_buffers(

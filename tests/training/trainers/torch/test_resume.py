@@ -44,11 +44,11 @@ def undisturbed(
     small_version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Any, ...]]:
     """Outcomes of uninterrupted trainings, by how often they save."""
-    found = {}
+    outcomes = {}
     for name, sections in (("each step", SAVE_EACH_STEP), ("slow", SLOW), ("thirds", THIRDS)):
         job = job_for(Home(tmp_path_factory.mktemp(name)), small_version, settings(**sections))
-        found[name] = outcome(job, launch(job))
-    return found
+        outcomes[name] = outcome(job, launch(job))
+    return outcomes
 
 
 def test_an_epoch_has_an_uneven_end(small_version: DatasetVersion) -> None:
@@ -60,18 +60,18 @@ def test_an_epoch_has_an_uneven_end(small_version: DatasetVersion) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    "place", ["first step", "second step", "middle", "epoch end", "after epoch end", "last step"]
+    "moment", ["first step", "second step", "middle", "epoch end", "after epoch end", "last step"]
 )
 def test_a_crash_at_any_step_changes_no_bit(
     home: Home,
     small_version: DatasetVersion,
     undisturbed: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
-    place: str,
+    moment: str,
 ) -> None:
     epoch = per_epoch(small_version)
     step = {"first step": 0, "second step": 1, "middle": 3, "epoch end": epoch, "after epoch end": epoch + 1,
-            "last step": 2 * epoch - 1}[place]  # fmt: skip
+            "last step": 2 * epoch - 1}[moment]  # fmt: skip
     job = job_for(home, small_version, settings(**SAVE_EACH_STEP))
     crashed(job, step)
     with caplog.at_level(logging.INFO, "evergreen.loop"):
@@ -119,8 +119,8 @@ def test_a_metric_interval_that_had_begun_is_gone_on_with(
 def test_how_often_it_saves_changes_no_weight(undisturbed: dict[str, Any]) -> None:
     each_step, slow = undisturbed["each step"], undisturbed["slow"]
     assert each_step[:3] == slow[:3]
-    for one, other in zip(each_step[3], slow[3], strict=True):
-        assert one == pytest.approx(other)
+    for row, other in zip(each_step[3], slow[3], strict=True):
+        assert row == pytest.approx(other)
     assert len(each_step[4]) > len(slow[4])
 
 
@@ -243,7 +243,7 @@ def test_a_crash_with_max_steps_changes_no_bit(
     home: Home, small_version: DatasetVersion, tmp_path: Path
 ) -> None:
     options = settings(training={"max_steps": per_epoch(small_version) + 3}, **SAVE_EACH_STEP)
-    clean, job = (job_for(place, small_version, options) for place in (Home(tmp_path / "clean"), home))
+    clean, job = (job_for(run_home, small_version, options) for run_home in (Home(tmp_path / "clean"), home))
     crashed(job, per_epoch(small_version) + 2)
     assert outcome(job, launch(job)) == outcome(clean, launch(clean))
 
@@ -265,7 +265,9 @@ def test_a_model_may_draw_from_the_global_generators(
 ) -> None:
     recipe = noisy_recipe(tmp_path / "own", kind)
     options = settings(**SAVE_EACH_STEP)
-    calm, job = (job_for(place, small_version, options, recipe) for place in (Home(tmp_path / "calm"), home))
+    calm, job = (
+        job_for(run_home, small_version, options, recipe) for run_home in (Home(tmp_path / "calm"), home)
+    )
     undisturbed = outcome(calm, launch(calm))
     crashed(job, 3)
     random.seed(1)
@@ -283,8 +285,8 @@ def test_a_dataset_of_a_recipe_may_draw_from_the_global_generators(
     """Each row's draws depend on (seed, epoch, row), so the number of loader processes changes no bit."""
     recipe = noisy_dataset(tmp_path / "own")
     options = settings(data={"feed": "loader", "loader_processes": processes}, **SAVE_EACH_STEP)
-    one = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
-    calm = job_for(Home(tmp_path / "calm"), small_version, one, recipe)
+    default_options = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
+    calm = job_for(Home(tmp_path / "calm"), small_version, default_options, recipe)
     job = job_for(home, small_version, options, recipe)
     undisturbed = outcome(calm, launch(calm))
     crashed(job, per_epoch(small_version) + 3)
@@ -305,7 +307,7 @@ def test_a_loader_goes_on_at_its_step_and_gives_the_weights_of_the_memory_feed(
     home: Home, small_version: DatasetVersion, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = settings(data={"feed": "loader"}, **SAVE_EACH_STEP)
-    clean, job = (job_for(place, small_version, options) for place in (Home(tmp_path / "clean"), home))
+    clean, job = (job_for(run_home, small_version, options) for run_home in (Home(tmp_path / "clean"), home))
     expected = outcome(clean, launch(clean))
     with caplog.at_level(logging.INFO, "evergreen.loop"):
         crashed(job, per_epoch(small_version) + 3)
@@ -319,12 +321,12 @@ def test_a_loader_goes_on_at_its_step_and_gives_the_weights_of_the_memory_feed(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on CPUs")
-def test_a_compiled_model_is_resumed_to_the_same_bits_by_a_process_that_compiles_it_anew(
+def test_a_compiled_model_is_resumed_to_the_same_bits_by_a_process_that_compiles_it_again(
     home: Home, small_version: DatasetVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     compiled = settings(training={"compile": True}, **SAVE_EACH_STEP)
-    calm, job = (job_for(place, small_version, compiled) for place in (Home(tmp_path / "calm"), home))
+    calm, job = (job_for(run_home, small_version, compiled) for run_home in (Home(tmp_path / "calm"), home))
     torch._dynamo.reset()
     undisturbed = outcome(calm, launch(calm))
     crashed(job, per_epoch(small_version) - 1)  # training resumes with an epoch's last, smaller step

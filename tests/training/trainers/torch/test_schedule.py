@@ -28,13 +28,13 @@ def test_rates_are_positive_and_at_most_the_peak(kind: str, warmup: float, total
 
 @given(kind=st.sampled_from(KINDS), warmup=st.floats(0, 0.9), total=st.integers(20, 300))
 def test_the_rate_rises_to_the_peak_and_never_again(kind: str, warmup: float, total: int) -> None:
-    found = rates(total, schedule=kind, warmup_share=warmup)
-    top = found.index(PEAK)
+    learning_rates = rates(total, schedule=kind, warmup_share=warmup)
+    top = learning_rates.index(PEAK)
     share = max(warmup, 0.3) if kind == "one_cycle" else warmup
     assert top == round(share * total)
-    rising = [second - first for first, second in pairwise(found[: top + 1])]
+    rising = [second - first for first, second in pairwise(learning_rates[: top + 1])]
     assert all(math.isclose(step, PEAK / (top + 1), rel_tol=1e-6) for step in rising)
-    assert all(second <= first for first, second in pairwise(found[top:]))
+    assert all(second <= first for first, second in pairwise(learning_rates[top:]))
 
 
 def test_a_constant_rate_stays() -> None:
@@ -43,15 +43,15 @@ def test_a_constant_rate_stays() -> None:
 
 @pytest.mark.parametrize("kind", ["cosine", "one_cycle"])
 def test_a_cosine_is_halved_half_way_and_ends_near_zero(kind: str) -> None:
-    found = rates(1000, schedule=kind, warmup_share=0.4)
-    assert math.isclose(found[700], PEAK / 2)
-    assert math.isclose(found[550], PEAK * 0.5 * (1 + math.sqrt(0.5)))
-    assert 0 < found[-1] < PEAK * 1e-5
+    learning_rates = rates(1000, schedule=kind, warmup_share=0.4)
+    assert math.isclose(learning_rates[700], PEAK / 2)
+    assert math.isclose(learning_rates[550], PEAK * 0.5 * (1 + math.sqrt(0.5)))
+    assert 0 < learning_rates[-1] < PEAK * 1e-5
 
 
 def test_steps_are_at_a_half_and_three_quarters() -> None:
-    found = rates(8, schedule="step", warmup_share=0)
-    assert found == pytest.approx([PEAK] * 4 + [PEAK / 10] * 2 + [PEAK / 100] * 2)
+    learning_rates = rates(8, schedule="step", warmup_share=0)
+    assert learning_rates == pytest.approx([PEAK] * 4 + [PEAK / 10] * 2 + [PEAK / 100] * 2)
 
 
 def test_torch_agrees_on_cosine() -> None:

@@ -29,62 +29,62 @@ def batch(targets: np.ndarray, rows: np.ndarray) -> Batch:
     return Batch(torch.from_numpy(INPUTS[rows]), torch.from_numpy(targets[rows]), rows, len(rows))
 
 
-def weights(one: Replica) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten().clone() for parameter in one.module.parameters()])
+def weights(built: Replica) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in built.module.parameters()])
 
 
 def test_a_step_of_a_regression_goes_down_the_gradient_of_the_mean_squared_error() -> None:
-    found, rows = replica(REGRESSION, learning_rate=0.1), np.arange(31)
+    built, rows = replica(REGRESSION, learning_rate=0.1), np.arange(31)
     model = torch.nn.Linear(5, 1)
-    model.load_state_dict(found.module.state_dict())
+    model.load_state_dict(built.module.state_dict())
     features = encoder_of(REGRESSION)(torch.from_numpy(INPUTS[rows]))
     standardised = torch.from_numpy((PRICES[rows] - PRICES.mean()) / PRICES.std()).float()
     torch.autograd.backward(functional.mse_loss(model(features)[:, 0], standardised))
-    before = weights(found)
-    losses, scores = found.step(batch(PRICES, rows), 0, 0)
+    before = weights(built)
+    losses, scores = built.step(batch(PRICES, rows), 0, 0)
     gradient = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
-    assert torch.allclose(weights(found) - before, -0.1 * gradient, atol=1e-6)
+    assert torch.allclose(weights(built) - before, -0.1 * gradient, atol=1e-6)
     assert gradient.abs().max() > 1e-2
     with torch.no_grad():
         predicted = model(features)[:, 0].double() * PRICES.std() + PRICES.mean()
         errors = predicted - torch.from_numpy(PRICES[rows])
         summed = functional.mse_loss(model(features)[:, 0], standardised, reduction="sum")
     assert float(losses) == pytest.approx(float(summed), rel=1e-6)
-    assert found.objective.reduced(float(scores), len(rows)) == pytest.approx(
+    assert built.objective.reduced(float(scores), len(rows)) == pytest.approx(
         float(errors.square().mean().sqrt()), rel=1e-9
     )
 
 
 @pytest.mark.parametrize(("version", "targets"), [(REGRESSION, PRICES), (CLASSES, LABELS)])
 def test_sums_do_not_depend_on_how_a_batch_is_divided(version: DatasetVersion, targets: np.ndarray) -> None:
-    found, rows = replica(version), np.arange(len(INPUTS))
-    whole = found.add_gradients(batch(targets, rows), 0, 0, 0, 1.0)
-    gradient = torch.cat([parameter.grad.flatten() for parameter in found.module.parameters()])  # type: ignore[union-attr]
+    built, rows = replica(version), np.arange(len(INPUTS))
+    whole = built.add_gradients(batch(targets, rows), 0, 0, 0, 1.0)
+    gradient = torch.cat([parameter.grad.flatten() for parameter in built.module.parameters()])  # type: ignore[union-attr]
     for parts in ([17, 23], [1, 1, 38]):
-        found.optimizer.zero_grad()
+        built.optimizer.zero_grad()
         places = np.split(rows, np.cumsum(parts)[:-1])
-        sums = [found.add_gradients(batch(targets, part), 0, 0, 0, 1.0) for part in places]
+        sums = [built.add_gradients(batch(targets, part), 0, 0, 0, 1.0) for part in places]
         for total, added in zip(whole, map(sum, zip(*sums, strict=True)), strict=True):
             assert float(added) == pytest.approx(float(total), rel=1e-6)
-        again = torch.cat([parameter.grad.flatten() for parameter in found.module.parameters()])  # type: ignore[union-attr]
+        again = torch.cat([parameter.grad.flatten() for parameter in built.module.parameters()])  # type: ignore[union-attr]
         assert torch.allclose(again, gradient, rtol=1e-4, atol=1e-4)
 
 
 def test_validation_of_a_regression_gives_the_root_of_the_mean_squared_error() -> None:
-    found, rows = replica(REGRESSION), np.arange(3, 40)
-    loss, score = found.validate(columns_of(INPUTS, PRICES), rows)
+    built, rows = replica(REGRESSION), np.arange(3, 40)
+    loss, score = built.validate(columns_of(INPUTS, PRICES), rows)
     with torch.no_grad():
-        output = found.module(encoder_of(REGRESSION)(torch.from_numpy(INPUTS[rows])))[:, 0].double().numpy()
+        output = built.module(encoder_of(REGRESSION)(torch.from_numpy(INPUTS[rows])))[:, 0].double().numpy()
     errors = output * PRICES.std() + PRICES.mean() - PRICES[rows]
     assert score == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
     assert loss == pytest.approx(((errors / PRICES.std()) ** 2).mean(), rel=1e-5)
 
 
 def test_validation_of_a_classification_gives_the_accuracy() -> None:
-    found, rows = replica(CLASSES), np.arange(40)
-    _, score = found.validate(columns_of(INPUTS, LABELS), rows)
+    built, rows = replica(CLASSES), np.arange(40)
+    _, score = built.validate(columns_of(INPUTS, LABELS), rows)
     with torch.no_grad():
-        predicted = found.module(encoder_of(CLASSES)(torch.from_numpy(INPUTS))).argmax(1).numpy()
+        predicted = built.module(encoder_of(CLASSES)(torch.from_numpy(INPUTS))).argmax(1).numpy()
     assert score == (predicted == LABELS).mean()
     assert 0 < score < 1
 

@@ -103,7 +103,10 @@ def test_other_workers_go_on_with_a_metric_interval_that_had_begun(
     more = job(home, small_version, 2)
     assert more.run_key == hit.run_key
     trained = launch(more)
-    assert [(one.first_step, one.world_size) for one in read_attempts(hit.paths)] == [(0, 1), (5, 2)]
+    assert [(attempt.first_step, attempt.world_size) for attempt in read_attempts(hit.paths)] == [
+        (0, 1),
+        (5, 2),
+    ]
     assert (trained.weights_digest, history(trained), points(hit)) == alone
 
 

@@ -68,9 +68,9 @@ def test_a_killed_ray_worker_changes_no_bit_and_the_weights_are_those_of_ddp(
     assert (first.world_size, second.world_size, second.first_step >= 3) == (2, 2, True)
     assert undisturbed.reproducible, undisturbed.reproducible_reason
     assert outcome(hit, trained) == outcome(calm, undisturbed)
-    found = load_weights(Path(trained.weights))
-    assert found.keys() == of_ddp.keys()
-    for name, tensor in found.items():
+    loaded = load_weights(Path(trained.weights))
+    assert loaded.keys() == of_ddp.keys()
+    for name, tensor in loaded.items():
         torch.testing.assert_close(tensor, of_ddp[name], rtol=1e-4, atol=1e-6, msg=name)
     newest = checkpoints(calm)[-1]
     assert len([*newest.glob("part-*.safetensors")]) == (2 if stage else 0)

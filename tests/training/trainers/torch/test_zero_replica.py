@@ -60,7 +60,7 @@ def replica_of(recipe: str, version: DatasetVersion, ranks: Ranks, case: str, st
     initial = None
     if case == "frozen":
         plain = Replica(load(recipe)[0], version, tiny_settings(), Ranks.of_this_process(False), 10)
-        initial = {name: one + 0.01 for name, one in plain.module.state_dict().items()}
+        initial = {name: tensor + 0.01 for name, tensor in plain.module.state_dict().items()}
     kind = ZeroReplica if ranks.distributed else Replica
     return kind(load(recipe)[0], version, settings, ranks, 10, initial)
 
@@ -78,17 +78,17 @@ def trained(replica: Replica, columns: Columns, ranks: Ranks) -> list[tuple[floa
     return [replica.validate(columns, np.asarray(rows)) for rows in VALIDATION]
 
 
-def stored(replica: Replica, place: Path, ranks: Ranks) -> dict[str, Any]:
-    """The state as a checkpoint gives it, after each rank has written its part to the folder `place`."""
+def stored(replica: Replica, folder: Path, ranks: Ranks) -> dict[str, Any]:
+    """The state as a checkpoint gives it, after each rank has written its part to the folder `folder`."""
     rest, rows = separate(replica.state())
-    write_part(place, ranks.rank, rows)
+    write_part(folder, ranks.rank, rows)
     ranks.barrier()
-    return with_parts(deepcopy(rest), place, ranks.world_size)
+    return with_parts(deepcopy(rest), folder, ranks.world_size)
 
 
 def bits(replica: Replica) -> dict[str, bytes]:
     """The bytes of each tensor that this rank holds, by name."""
-    return {name: one.cpu().contiguous().numpy().tobytes() for name, one in _state(replica).items()}
+    return {name: tensor.cpu().contiguous().numpy().tobytes() for name, tensor in _state(replica).items()}
 
 
 def check_resumed(
@@ -100,8 +100,8 @@ def check_resumed(
         others.append(build())
         others[-1].load(deepcopy(state))  # torch's optimizers take tensors without a copy
         assert bits(others[-1]) == bits(replica)
-    for one in (replica, *others):
-        one.step(step, 1, 7)
+    for learner in (replica, *others):
+        learner.step(step, 1, 7)
     for other in others:
         assert bits(other) == bits(replica)
 
@@ -148,14 +148,14 @@ def test_two_processes_train_as_one(small_version: DatasetVersion, tmp_path: Pat
         tolerance = {"rtol": 2e-2, "atol": 2e-3} if case == "bfloat16" else {"rtol": 1e-4, "atol": 1e-6}
         wanted = _state(replica)
         for stage in STAGES:
-            for found, state in (first[case, stage], second[case, stage]):
+            for rank_scores, state in (first[case, stage], second[case, stage]):
                 other = replica_of(recipe, small_version, alone, case, stage)
                 other.load(deepcopy(state))  # one worker reads the checkpoint of two
                 assert _state(other).keys() == wanted.keys()
                 for name, tensor in _state(other).items():
                     text = f"stage {stage}, {case}, {name}"
                     torch.testing.assert_close(tensor, wanted[name], msg=text, **tolerance)
-                torch.testing.assert_close(torch.tensor(found), torch.tensor(scores), **tolerance)
+                torch.testing.assert_close(torch.tensor(rank_scores), torch.tensor(scores), **tolerance)
 
 
 @pytest.mark.parametrize(

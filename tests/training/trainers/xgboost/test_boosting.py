@@ -31,11 +31,11 @@ from training.trainers.xgboost.settings import XGBoostSettings
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DatasetVersion]:
-    place = Home(tmp_path_factory.mktemp("tables"))
+    home = Home(tmp_path_factory.mktemp("tables"))
     return {
-        "classification": bundled(place, "classification"),
-        "regression": bundled(place, "regression"),
-        "mixed": mixed_table(place, place.root / "files", 600),
+        "classification": bundled(home, "classification"),
+        "regression": bundled(home, "regression"),
+        "mixed": mixed_table(home, home.root / "files", 600),
     }
 
 
@@ -71,8 +71,8 @@ def test_the_history_is_that_of_the_model_that_is_kept(
         (learn, best.train_loss, best.train_score),
         (validate, best.validation_loss, best.validation_score),
     ):
-        found = model.inplace_predict(columns.inputs[rows])
-        expected = losses(version, found, columns.targets[rows])
+        predictions = model.inplace_predict(columns.inputs[rows])
+        expected = losses(version, predictions, columns.targets[rows])
         assert (loss, metric) == pytest.approx(expected, rel=1e-5)
     assert best.train_loss < trained.history[0].train_loss
     assert {row.rows for row in trained.history} == {len(learn)}
@@ -145,9 +145,9 @@ def test_a_category_of_the_validation_rows_alone_is_not_taken_for_another(home: 
     model = boosting.model(b"", 0)
     for number in range(5):
         boosting.advance(model, number)
-        found = boosting.evaluate(model, number)
+        evaluation = boosting.evaluate(model, number)
     expected = losses(version, model.inplace_predict(inputs[validate]), columns.targets[validate])
-    assert (found.validation_loss, found.validation_score) == pytest.approx(expected, rel=1e-5)
+    assert (evaluation.validation_loss, evaluation.validation_score) == pytest.approx(expected, rel=1e-5)
 
 
 def test_images_are_refused(home: Home, small_version: DatasetVersion) -> None:

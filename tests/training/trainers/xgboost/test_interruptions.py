@@ -36,12 +36,12 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> DatasetVersion:
 @pytest.fixture(scope="module")
 def calm(version: DatasetVersion, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
     """The outcome of undisturbed trainings."""
-    place = Home(tmp_path_factory.mktemp("calm"))
-    found = {}
+    home = Home(tmp_path_factory.mktemp("calm"))
+    outcomes = {}
     for name, training in SETTINGS.items():
-        job = boosted_job(place, version, training=training)
-        found[name] = outcome(job, launch(job))
-    return found
+        job = boosted_job(home, version, training=training)
+        outcomes[name] = outcome(job, launch(job))
+    return outcomes
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def at_round(monkeypatch: pytest.MonkeyPatch, chosen: int, act: Callable[[Loop],
     left = [chosen]
 
     def run_and_act(self: Loop, model: Any, number: int) -> Any:
-        found = run_round(self, model, number)
+        result = run_round(self, model, number)
         if left == [number + 1]:
             left.clear()
             act(self)
-        return found
+        return result
 
     monkeypatch.setattr(Loop, "_run_round", run_and_act)
 
@@ -227,10 +227,10 @@ def test_the_replay_check_confirms_equal_bits(home: Home, version: DatasetVersio
     job = job_of(home, version, "sampled")
     trained = launch(job)
     assert trained.reproducible is True
-    found = read_outcome(job.paths)
-    assert found is not None
-    assert found.from_step == 10
-    assert 1 <= found.steps <= 10
+    replayed = read_outcome(job.paths)
+    assert replayed is not None
+    assert replayed.from_step == 10
+    assert 1 <= replayed.steps <= 10
 
 
 def test_an_early_end_shortens_the_replay_check(
@@ -244,9 +244,9 @@ def test_an_early_end_shortens_the_replay_check(
     job = boosted_job(home, version, training=EARLY)
     trained = launch(job)
     assert trained.reproducible is True, trained.reproducible_reason
-    found = read_outcome(job.paths)
-    assert found is not None
-    assert (found.from_step, found.steps) == (start, end - start)
+    replayed = read_outcome(job.paths)
+    assert replayed is not None
+    assert (replayed.from_step, replayed.steps) == (start, end - start)
     assert outcome(job, trained) == expected
 
 
