@@ -73,11 +73,20 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a text file; first ends a last line that a crash or a full disk cut short."""
-    with path.open("ab+") as out:
-        if out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n":
-            line = "\n" + line
-        out.write(f"{line}\n".encode())
+    """Append a line to a text file; first ends a last line that a crash or a full disk cut short.
+
+    If the disk is full, no empty file is left where there was none: it would count as a damaged record.
+    """
+    is_new = not path.exists()
+    try:
+        with path.open("ab+") as out:
+            if out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n":
+                line = "\n" + line
+            out.write(f"{line}\n".encode())
+    except OSError:
+        if is_new and path.exists() and not path.stat().st_size:
+            path.unlink()
+        raise
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 import hashlib
 import io
 import json
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from training.errors import ResourceError
 from training.storage.files import (
+    append_line,
     atomic_file,
     atomic_folder,
     canonical_json,
@@ -165,3 +169,25 @@ def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
         "whole.json",
     }
     sweep(tmp_path / "absent")
+
+
+@contextmanager
+def no_byte_can_be_written() -> Iterator[None]:
+    """As on a full disk: a file can be created, but not written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_line_that_can_not_be_written_leaves_no_empty_file(tmp_path: Path) -> None:
+    file = tmp_path / "failures.jsonl"
+    with no_byte_can_be_written(), pytest.raises(OSError, match="File too large"):
+        append_line(file, "first")
+    assert not file.exists()
+    append_line(file, "first")
+    with no_byte_can_be_written(), pytest.raises(OSError, match="File too large"):
+        append_line(file, "second")
+    assert file.read_text() == "first\n"
