@@ -14,7 +14,10 @@ TrainerName = str
 
 
 class FormatPart(NamedTuple):
-    """The module of a model format, and the trainers with this format whose settings do not name it in `FORMATS`."""
+    """The module of a model format.
+
+    `trainers` can register their models in the format although their settings do not list the format in `FORMATS`.
+    """
 
     module: str
     trainers: tuple[TrainerName, ...] = ()
