@@ -67,20 +67,19 @@ def estimate(plan: RunPlan, version: DatasetVersion | None, steps: int | None) -
     world_size = max(1, plan.settings.scaling.num_workers)
     last = max(runs, key=lambda run: _likeness(run, plan, world_size))
     why = f"from run {last.release.run_key[:16]}"
-    larger = _pixels(plan) / _pixels(last.plan) if _pixels(plan) and _pixels(last.plan) else 1.0
-    if larger != 1:
-        why += f" with images of {1 / larger:.2g} times as many pixels"
+    pixel_ratio = _pixels(plan) / _pixels(last.plan) if _pixels(plan) and _pixels(last.plan) else 1.0
+    if pixel_ratio != 1:
+        why += f" with images of {1 / pixel_ratio:.2g} times as many pixels"
     if steps is None:
         steps = total_steps(_rows_to_learn(last, plan.settings), plan.settings)
         why += ", if there are as many rows"
     if plan.settings.training.patience is not None:
         why += f", for all {plan.settings.epochs} {plan.settings.training.WORDS.epoch}s"
     preparation = max(run.release.goodput.parts.get("preparation", 0.0) for run in runs)
-    a_step = trainer_named(plan.settings.trainer).rows_per_step(
-        plan.settings, _rows_to_learn(last, plan.settings)
-    )
-    rows = _steps_to_go(plan, steps) * a_step
-    seconds = _seconds(last, plan.settings, rows, larger)
+    trainer, learned = trainer_named(plan.settings.trainer), _rows_to_learn(last, plan.settings)
+    rows_per_step = trainer.rows_per_step(plan.settings, learned)
+    rows = _steps_to_go(plan, steps) * rows_per_step
+    seconds = _seconds(last, plan.settings, rows, pixel_ratio)
     return Estimate(seconds + (0.0 if version else preparation), why)
 
 
@@ -103,16 +102,16 @@ def _pixels(plan: RunPlan) -> int:
         return 0
 
 
-def _seconds(last: Earlier, settings: Settings, rows: int, larger: float) -> float:
+def _seconds(last: Earlier, settings: Settings, rows: int, pixel_ratio: float) -> float:
     """Seconds of the run, without preparation; `rows` counts the rows of all steps that are left.
 
-    An image has `larger` times as many pixels as one of the earlier run.
+    An image has `pixel_ratio` times as many pixels as an image of the earlier run.
     """
     parts = last.release.goodput.parts
     speed = statistics.median(epoch.images_per_s for epoch in last.trained.history)
     share = rows / max(1, last.release.epochs * _rows_to_learn(last, settings))
     fixed = sum(seconds for name, seconds in parts.items() if name not in _LEARNING + _BY_ROWS + _LEFT_OUT)
-    return fixed + larger * rows / speed + share * sum(parts.get(name, 0.0) for name in _BY_ROWS)
+    return fixed + pixel_ratio * rows / speed + share * sum(parts.get(name, 0.0) for name in _BY_ROWS)
 
 
 def _rows_to_learn(last: Earlier, settings: Settings) -> int:

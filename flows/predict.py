@@ -37,12 +37,15 @@ def predict(
         model: Name of the registered model, by default its recipe's.
         input: For a model of images: image file, folder of image files at any depth, or Parquet with a column `image`.
             For a model of a table: CSV or Parquet file with the table's columns, or a folder of such files.
+            For a model of text: CSV, TSV or Parquet file with the column of text, .txt file with a text on each line,
+            or a folder of such files of one format.
         output: A name that ends in .parquet gives one file, any other name a folder of part files.
         alias: Which version scores: champion, challenger or previous.
         skip_bad: Leave images or rows that can't be read out of the result, and log each. Otherwise, the first such
             image or row ends the flow with an error.
         overwrite: Replace predictions that already exist at the output.
-        with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images, or 5 million rows.
+        with_ray: Score on Ray or in this process; empty: on Ray from 2,000 images, 5 million rows of a table or
+            2 million texts.
         tracking_uri: MLflow tracking URI; empty: the store under EVERGREEN_HOME.
         ray: The Ray cluster to compute on.
     """
@@ -62,7 +65,7 @@ def predict(
     return done(made)
 
 
-def predicted(model: str, input: str, output: str, **options: Any) -> PredictionSummary:
+def run_prediction(model: str, input: str, output: str, **options: Any) -> PredictionSummary:
     """Run the flow; returns the summary also when the flow fails after the predictions were written."""
     made: PredictionSummary = with_result(
         lambda: predict(model, input, output, **options), f"{model}: the prediction"

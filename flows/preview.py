@@ -106,9 +106,9 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
     if done is None:
         check_plan(plan, recipe, version)
-    learn = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
+    learned_rows = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
     batch, world_size = settings.training.rows_of_step, max(1, settings.scaling.num_workers)
-    total = total_steps(learn, settings) if learn else None
+    total = total_steps(learned_rows, settings) if learned_rows else None
     time = estimate(plan, version, total) if done is None else Estimate(0.0, "the run is finished already")
     return Preview(
         recipe=plan.recipe.name,
@@ -126,7 +126,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         world_size=world_size,
         global_batch_size=batch,
         batch_per_worker=None if batch is None else batch // world_size,
-        steps_per_epoch=steps_per_epoch(learn, settings) if learn else None,
+        steps_per_epoch=steps_per_epoch(learned_rows, settings) if learned_rows else None,
         total_steps=total,
         estimated_seconds=time.seconds,
         estimated_from=time.why,
@@ -137,7 +137,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         patience=settings.training.patience,
         initial=plan.started_from if done is None else done.initial,
         after_kill=_promised(settings),
-        learned_rows=learn,
+        learned_rows=learned_rows,
         settings=describe(settings),
     )
 

@@ -30,7 +30,7 @@ from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
 from tasks.registry.initial_weights import check_tokenizer, find_start, keep_initial_weights
-from tasks.registry.unjudged import Unjudged, close_left, give_up, unjudged_runs
+from tasks.registry.unjudged import Unjudged, close_unjudged_run, give_up, unjudged_runs
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
@@ -139,9 +139,9 @@ def bring_up_to_date(
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
-            for left in unjudged_runs(connect_patiently(plan), plan):
+            for unjudged in unjudged_runs(connect_patiently(plan), plan):
                 with clock.time("earlier versions"):
-                    judge_unjudged(left)
+                    judge_unjudged(unjudged)
             evaluation, release = compare_and_register(plan, version, trained, clock)
             release = finish(plan, version, trained, evaluation, release, clock, trained_before)
     return release
@@ -165,7 +165,7 @@ def finish(
     return release
 
 
-def judge_unjudged(left: Unjudged) -> None:
+def judge_unjudged(unjudged: Unjudged) -> None:
     """Judge a version of another run that was killed before its verdict; tag the version if that fails for good.
 
     After a failure that a user can remedy, such as a missing library, the next run tries again. Raises the errors for
@@ -177,39 +177,41 @@ def judge_unjudged(left: Unjudged) -> None:
     # Timed from now on; the training counts 0 s here.
     clock.began, clock.parts = time.perf_counter(), {"training": 0.0}
     try:
-        evaluation, release = compare_and_register(left.plan, left.version, left.trained, clock)
+        evaluation, release = compare_and_register(unjudged.plan, unjudged.version, unjudged.trained, clock)
     except Exception as error:
         known = classify(error)
         if _ends_this_run(error):
             raise
         if isinstance(known, SettingError) or isinstance(error, ImportError):
-            log.warning("%s version %s is not judged in this run: %s", left.plan.model, left.number, error)
+            log.warning(
+                "%s version %s is not judged in this run: %s", unjudged.plan.model, unjudged.number, error
+            )
         else:
             why = str(known or f"{type(error).__name__}: {error}")
-            give_up(connect_patiently(left.plan), left.plan.model, left.number, why)
-        close_left(left.plan, left.number)
+            give_up(connect_patiently(unjudged.plan), unjudged.plan.model, unjudged.number, why)
+        close_unjudged_run(unjudged.plan, unjudged.number)
     else:
-        finish_judged(left, evaluation, release, clock)
+        finish_judged(unjudged, evaluation, release, clock)
 
 
-def finish_judged(left: Unjudged, evaluation: Evaluation, release: Release, clock: Stopwatch) -> None:
+def finish_judged(unjudged: Unjudged, evaluation: Evaluation, release: Release, clock: Stopwatch) -> None:
     """Finish the run of a version that was judged late, like an uninterrupted run.
 
     The status in MLflow becomes FINISHED. If the report fails, the version keeps its verdict, the status is FAILED,
     and the run's own command finishes the run. Raises as :func:`judge_unjudged`.
     """
-    plan = left.plan
+    plan = unjudged.plan
     before = plan.paths.ingredients.stat()
     write_record(plan.paths.ingredients, plan, plan.paths.root.name)  # with the settings that judged it
     # The newest file is that of the recipe's last run, which is the current one.
     os.utime(plan.paths.ingredients, ns=(before.st_atime_ns, before.st_mtime_ns))
     try:
         with failure_recorded(plan):
-            finish(plan, left.version, left.trained, evaluation, release, clock, trained_before=True)
+            finish(plan, unjudged.version, unjudged.trained, evaluation, release, clock, trained_before=True)
     except Exception as error:
         if _ends_this_run(error):
             raise
-        log.warning("%s version %s is judged, but its report failed: %s", plan.model, left.number, error)
+        log.warning("%s version %s is judged, but its report failed: %s", plan.model, unjudged.number, error)
 
 
 def _ends_this_run(error: Exception) -> bool:

@@ -55,7 +55,7 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
     comparison is the recorded one with the champion that the candidate replaced. Without a record, because another home
     promoted the same model, or because the run's folder was removed, the candidate is compared with no other model.
     """
-    first = Comparison(
+    alone = Comparison(
         store=redact(plan.settings.tracking.uri) if plan.settings.tracking.uri else "embedded",
         model=plan.model,
         candidate=trained.weights_digest,
@@ -66,18 +66,18 @@ def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel)
     )
     number = champion_of(client, plan.model)
     if number is None:
-        return first
+        return alone
     tags = version_tags(client, plan.model, number)
     if (tags.get(RUN_KEY_TAG), tags.get(WEIGHTS_TAG)) == (plan.run_key, trained.weights_digest):
-        return next((comparison for comparison in _made(plan) if _same_candidate(comparison, first)), first)
+        return next((made for made in _complete_comparisons(plan) if _same_candidate(made, alone)), alone)
     update = {"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)}
     if plan.settings.gate.policy == "not_worse" and (anchor := anchor_of(client, plan.model, number)):
         weights = version_tags(client, plan.model, anchor).get(WEIGHTS_TAG)
         update |= {"anchor": anchor, "anchor_weights": weights}
-    return first.model_copy(update=update)
+    return alone.model_copy(update=update)
 
 
-def of_champion(verdict: Verdict) -> Verdict:
+def as_champion_already(verdict: Verdict) -> Verdict:
     """`verdict` with the summary for a candidate that is the champion already, so that nothing is promoted."""
     return verdict.model_copy(update={"summary": f"{ALREADY_CHAMPION}: {verdict.rules[0].explanation}"})
 
@@ -87,7 +87,7 @@ def _same_candidate(comparison: Comparison, other: Comparison) -> bool:
     return comparison.model_dump(include=fields) == other.model_dump(include=fields)
 
 
-def _made(plan: RunPlan) -> Iterator[Comparison]:
+def _complete_comparisons(plan: RunPlan) -> Iterator[Comparison]:
     """Comparisons with complete scores, newest first."""
     folders = [folder for folder in comparison_folders(plan.paths) if (folder / COMPARISON).is_file()]
     for folder in sorted(folders, key=lambda path: (path / COMPARISON).stat().st_mtime_ns, reverse=True):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.checks.model_checks import compare_transforms
+from tasks.checks.model_checks import check_same_transform
 from tasks.comparison import PREDICTIONS, comparison_now, find_evaluation, write_comparison
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
@@ -30,6 +30,7 @@ from training.data.dataset import Columns, open_columns
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
 from training.data.row_digests import Digests, known_rows, row_digests, rows_among
+from training.data.tables.values import FEATURE
 from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
@@ -53,11 +54,10 @@ Inputs = npt.NDArray[Any]
 _NO_ROWS: Digests = np.empty(0, np.uint64)
 _LATENCY_TRIES = 20
 _ROW_LISTS = ("mistakes", "largest_errors")  # fields of an evaluation whose entries have a row number
-_FEATURE = "feature."  # beginning of the names of a part file's feature columns
 
 
-class Champion(NamedTuple):
-    """A registered version to compare the candidate with.
+class ComparedVersion(NamedTuple):
+    """A registered version that the candidate is compared with: the champion, or the anchor of policy "not_worse".
 
     `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
     the columns of a table that the version takes, and `tokenizer` is the JSON of a model's tokenizer of text.
@@ -95,8 +95,8 @@ def compare(
     plan: RunPlan,
     version: DatasetVersion,
     trained: TrainedModel,
-    champion: Champion | None,
-    anchor: Champion | None,
+    champion: ComparedVersion | None,
+    anchor: ComparedVersion | None,
     folder: Path,
 ) -> Evaluation:
     """Score the models on the test rows that none of them was trained on, and save the predictions in `folder`.
@@ -111,31 +111,37 @@ def compare(
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     measured = _measured(predict, rows.inputs)
-    ours = problem.aligned(measured.predictions, version.classes, version)
-    candidate = _score(plan, version, rows, measured, ours, metrics)
-    theirs, other, first = None, None, None
+    candidate_predictions = problem.aligned(measured.predictions, version.classes, version)
+    candidate_score = _score(plan, version, rows, measured, candidate_predictions, metrics)
+    champion_predictions, champion_score, anchor_predictions = None, None, None
     if champion is not None:
         measured = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
-        theirs = _aligned(plan, champion, measured.predictions, version)
-        other = _score(plan, version, rows, measured, theirs, metrics)
+        champion_predictions = _aligned(plan, champion, measured.predictions, version)
+        champion_score = _score(plan, version, rows, measured, champion_predictions, metrics)
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
-        first = _aligned(plan, anchor, answers, version)
-    models = {"candidate": ours, "champion": theirs, "anchor": first}
+        anchor_predictions = _aligned(plan, anchor, answers, version)
+    models = {
+        "candidate": candidate_predictions,
+        "champion": champion_predictions,
+        "anchor": anchor_predictions,
+    }
     predictions = folder / PREDICTIONS
     _keep_predictions(predictions, version, test, compared, models)
-    log.info("%s%s", problem.headline(candidate), f", champion {problem.figure(other)}" if other else "")
+    against = f", champion {problem.figure(champion_score)}" if champion_score else ""
+    log.info("%s%s", problem.headline(candidate_score), against)
+    findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
     return Evaluation(
         rows=len(rows),
-        candidate=candidate,
-        champion=other,
+        candidate=candidate_score,
+        champion=champion_score,
         champion_version=champion.version if champion else None,
-        **_findings(problem.findings(rows.targets, ours, theirs, version), np.flatnonzero(compared)),
+        **_findings(findings, np.flatnonzero(compared)),
         predictions=str(predictions),
         predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
         left_out=len(test) - len(rows),
-        training_rows_known=all(rows is not None for rows in trained_on.values()),
+        training_rows_known=all(digests is not None for digests in trained_on.values()),
     )
 
 
@@ -149,7 +155,7 @@ def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[st
     return fields | rows
 
 
-def _training_rows(plan: RunPlan, others: list[Champion]) -> dict[str, Digests | None]:
+def _training_rows(plan: RunPlan, others: list[ComparedVersion]) -> dict[str, Digests | None]:
     """The training rows of each other model, and of the weights that the candidate started from, by their names."""
     digests = {f"{plan.model} version {model.version}": model.trained_on for model in others}
     if plan.initial is not None:
@@ -226,7 +232,7 @@ def _score(
 
 
 def _aligned(
-    plan: RunPlan, champion: Champion, predictions: Predictions, version: DatasetVersion
+    plan: RunPlan, champion: ComparedVersion, predictions: Predictions, version: DatasetVersion
 ) -> Predictions:
     """A registered model's predictions, in the dataset's order of classes.
 
@@ -253,7 +259,7 @@ def latency_ms(predict: Predict, inputs: Inputs) -> float:
 
 
 def _inputs_of(
-    champion: Champion, version: DatasetVersion, rows: Columns, compared: npt.NDArray[np.bool_]
+    champion: ComparedVersion, version: DatasetVersion, rows: Columns, compared: npt.NDArray[np.bool_]
 ) -> Inputs:
     """The inputs of `rows` as the champion takes them.
 
@@ -265,8 +271,8 @@ def _inputs_of(
         return rows.inputs
     if champion.table.text is not None:
         return text_ids(version, "test", champion.tokenizer)[compared]
-    columns = [f"{_FEATURE}{column.name}" for column in champion.table.raw.columns]
-    parts = [model_inputs(part, champion.table, _FEATURE) for part in read_parts(version, "test", columns)]
+    columns = [f"{FEATURE}{column.name}" for column in champion.table.raw.columns]
+    parts = [model_inputs(part, champion.table, FEATURE) for part in read_parts(version, "test", columns)]
     return np.concatenate(parts)[compared]
 
 
@@ -283,11 +289,11 @@ def same_inputs(schema: TableSchema, other: TableSchema) -> bool:
 
 def _loaded(
     client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None
-) -> Champion | None:
+) -> ComparedVersion | None:
     if number is None:
         return None
     tags = version_tags(client, plan.model, number)
-    compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
+    check_same_transform(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
     check_shape(plan, version, number)
     model = load_version(Home(Path(plan.home)), plan.model, number)
     log.info("compared with: %s version %s", plan.model, number)
@@ -297,7 +303,7 @@ def _loaded(
         trained_on = training_rows_of(client, plan, number)
     # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
-    return Champion(number, model.predict, classes, trained_on, model.table, model.tokenizer)
+    return ComparedVersion(number, model.predict, classes, trained_on, model.table, model.tokenizer)
 
 
 def _keep_predictions(

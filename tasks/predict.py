@@ -146,20 +146,23 @@ def write_good(
         new.add(batch)
     writer.close()
     if not writer.rows:
-        raise DataError(f"none of the {skipped} {unit} can be used, so there is no result.")
+        raise DataError(
+            f"none of the {skipped} {unit} can be used, so there is no result. Repair the inputs that the warnings "
+            "above name."
+        )
     return skipped
 
 
 def shown_progress(batches: Iterable[Batch], total: int, unit: Unit) -> Iterator[Batch]:
     """Yield the same batches, and log the progress every 10 s."""
-    began = said = time.perf_counter()
+    began = logged_at = time.perf_counter()
     done = 0
     for batch in batches:
         yield batch
         done += len(batch["where"])
         now = time.perf_counter()
-        if now - said > _LOG_EVERY_S:
-            said = now
+        if now - logged_at > _LOG_EVERY_S:
+            logged_at = now
             log.info(
                 "%d of %d %s (%.0f%%), %.0f %s/s",
                 done,

@@ -14,7 +14,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.checks.model_checks import compare_champion, compare_transforms
+from tasks.checks.model_checks import check_comparable, check_same_transform
 from tasks.model_formats.base import format_of
 from tasks.registry.aliases import champion_of, version_tags
 from tasks.registry.reign import anchor_of
@@ -52,7 +52,7 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
         check_experiment(client, plan)
         number = champion_of(client, plan.model)
         if number is not None:
-            check_version_in_service(client, plan, version, number)
+            check_version_comparable(client, plan, version, number)
             check_anchor(client, plan, version, number)
         if plan.settings.tracking.uri is not None:
             open_run(client, plan)  # a server may allow reads, and refuse this account's writes
@@ -111,7 +111,7 @@ def _end(checking: threading.Thread, over: threading.Event) -> None:
     checking.join()
 
 
-def check_version_in_service(
+def check_version_comparable(
     client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str
 ) -> None:
     """Check that the candidate can be compared with version `number`.
@@ -119,7 +119,7 @@ def check_version_in_service(
     Raises :class:`SettingError` when that version takes other inputs, and :class:`DataError` for damaged files.
     """
     tags = version_tags(client, plan.model, number)
-    compare_transforms(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
+    check_same_transform(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
     check_shape(plan, version, number)
     check_registered(Home(Path(plan.home)), plan.model, number)
 
@@ -135,7 +135,7 @@ def check_anchor(client: "MlflowClient", plan: RunPlan, version: DatasetVersion,
     if anchor is None:
         return
     try:
-        check_version_in_service(client, plan, version, anchor)
+        check_version_comparable(client, plan, version, anchor)
     except DataError as error:
         raise DataError(
             f"model {plan.model} version {anchor} is the anchor, with which gate.policy=not_worse compares candidates: "
@@ -148,7 +148,7 @@ def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
 
     Raises :class:`DataError` when the champion's files can't be read.
     """
-    compare_champion(plan.model, number, registered_inputs(plan.model, number), version)
+    check_comparable(plan.model, number, registered_inputs(plan.model, number), version)
 
 
 def check_format(plan: RunPlan, version: DatasetVersion) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.comparison import of_champion
+from tasks.comparison import as_champion_already
 from tasks.gate import judge
 from tasks.model_formats.base import check_same, format_name, format_of, metadata_of
 from tasks.registry.aliases import (
@@ -52,7 +52,7 @@ from tasks.registry.training_rows import record_training_rows
 from tasks.registry.unjudged import is_judged_elsewhere, is_made_elsewhere
 from tasks.report_page.wording import summary
 from tasks.step import step, worth_retrying
-from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect_patiently, log_final, open_run
+from tasks.trackers.mlflow_run import LONGEST_REASON, RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
 from training.errors import TransientError
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.register")
 
-_LONGEST_TAG = 500
 _MOST_CHARACTERS = 100_000  # MLflow refuses longer values of a version's tags
 _VERSIONS_TAG = "mlflow.modelVersions"
 _LOGGED = "models:/"
@@ -107,7 +106,7 @@ def register(
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         if is_champion_already(lease, number, verdict):
-            verdict = of_champion(verdict) if verdict.promote else verdict
+            verdict = as_champion_already(verdict) if verdict.promote else verdict
             alias = alias_of(client, plan.model, number)
         else:
             alias = settle(lease, number, trained.weights_digest, verdict)
@@ -118,6 +117,21 @@ def register(
     metrics = final_metrics(trained, evaluation)
     log_final(client, run_id, metrics, trained.steps, int(client.get_run(run_id).info.start_time))
     log.info("%s version %s: %s", plan.model, number, summary(verdict, alias))
+    return _release(plan, version, trained, evaluation, run_id, number, alias, verdict, metrics)
+
+
+def _release(
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained: TrainedModel,
+    evaluation: Evaluation,
+    run_id: str,
+    number: str,
+    alias: Alias,
+    verdict: Verdict,
+    metrics: dict[str, float],
+) -> Release:
+    """The record of the run's outcome, still without times, which the flow adds."""
     return Release(
         recipe=plan.recipe.name,
         run_key=plan.run_key,
@@ -178,8 +192,8 @@ def find_or_create(
     rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
     example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
     record_training_rows(lease.client, run_id, plan, version)
-    said = metadata_of(version, format_name(plan.settings))
-    uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, said)
+    metadata = metadata_of(version, format_name(plan.settings))
+    uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, metadata)
     return create_version(lease, plan, version, trained, run_id, uri)
 
 
@@ -243,7 +257,7 @@ def reproducible_tags(trained: TrainedModel) -> dict[str, str]:
     word = "not checked" if trained.reproducible is None else str(trained.reproducible).lower()
     return {
         "evergreen.reproducible": word,
-        "evergreen.reproducible_reason": trained.reproducible_reason[:_LONGEST_TAG],
+        "evergreen.reproducible_reason": trained.reproducible_reason[:LONGEST_REASON],
     }
 
 
@@ -311,7 +325,9 @@ def note_verdict(
 ) -> None:
     """Store the gate's verdict and the reason for the outcome as tags of the version, and `text` as its description."""
     client.set_model_version_tag(plan.model, number, VERDICT_TAG, "promote" if verdict.promote else "keep")
-    client.set_model_version_tag(plan.model, number, "evergreen.why", summary(verdict, alias)[:_LONGEST_TAG])
+    client.set_model_version_tag(
+        plan.model, number, "evergreen.why", summary(verdict, alias)[:LONGEST_REASON]
+    )
     describe_version(client, plan.model, number, text)
 
 

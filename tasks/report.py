@@ -63,7 +63,7 @@ def report(
     plan.paths.figures.mkdir(exist_ok=True)
     pictures = figures(inputs, plan.paths.figures)
     if version.has_images and _predicts_classes(evaluation):
-        pictures.append(predicted(version, evaluation, plan.paths.figures))
+        pictures.append(draw_predictions(version, evaluation, plan.paths.figures))
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
@@ -124,7 +124,7 @@ def _is_too_large(error: Exception | None) -> bool:
     return error is not None and status_of(error) == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
-def predicted(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:
+def draw_predictions(version: DatasetVersion, evaluation: Evaluation, folder: Path) -> Path:
     """Draw the first compared test rows, each with the class that the candidate predicts."""
     table = pq.read_table(evaluation.predictions, columns=["label", "candidate", "compared"])
     rows = np.flatnonzero(table["compared"].to_numpy())[:_PICTURES]
@@ -187,7 +187,7 @@ def gather(
         settings=describe(plan.settings),
         ingredients=plan.ingredients,
         changes=plan.changes,
-        mistakes=pictures_of(version, examples),
+        example_pictures=pictures_of(version, examples),
         commands=next_commands(release),
         created=datetime.now(UTC),
         words=words_of(plan),

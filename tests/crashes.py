@@ -14,7 +14,8 @@ from training.data.dataset import open_columns
 from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import Settings
 from training.supervision.launch import finished, launch
-from training.trainers.network.feeds import Batch, training_rows
+from training.trainers.network.feeds import Batch
+from training.trainers.rows import training_rows
 from training.trainers.torch.replica import Replica
 from training.trainers.torch.virtual_shards import ShardedReplica
 

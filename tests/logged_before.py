@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tasks.model_formats.base import metadata_of
-from tasks.model_formats.logged_models import log, output_schema
+from tasks.model_formats.logged_models import log_with_flavor, output_schema
 from training.records import DatasetVersion, TrainedModel
 
 
@@ -25,7 +25,7 @@ def log_trees(
     import xgboost
 
     assert version.table is not None
-    return log(
+    return log_with_flavor(
         run_id,
         version,
         mlflow.xgboost,
@@ -60,7 +60,7 @@ def log_program(
             mlflow_model.save(str(Path(path) / "MLmodel"))
 
     tensors = Schema([TensorSpec(np.dtype("float32"), (-1, *version.shape))])
-    return log(
+    return log_with_flavor(
         run_id,
         version,
         Flavor,

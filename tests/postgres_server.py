@@ -25,9 +25,8 @@ def postgres_server() -> Iterator[str]:
     programs = _programs()
     if programs is None:
         pytest.skip("needs PostgreSQL's server (Debian: apt-get install postgresql)")
-    folder = Path(
-        tempfile.mkdtemp(prefix="evergreen-postgres-", dir="/tmp")
-    )  # a socket's path has a short limit
+    # A socket's path has a short limit.
+    folder = Path(tempfile.mkdtemp(prefix="evergreen-postgres-", dir="/tmp"))
     user = _other_user(folder)
     try:
         data = folder / "data"

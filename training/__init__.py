@@ -1,1 +1,1 @@
-"""Training: recipes, data, sample order, loop, checkpoints. Plain PyTorch and Ray; knows neither Prefect nor MLflow."""
+"""Training: recipes, data, trainers, checkpoints, supervision and Ray. Imports neither Prefect nor MLflow."""

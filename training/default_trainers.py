@@ -76,7 +76,8 @@ class _ByDefault:
         section = section_of_trainer(self.name).model_validate(self.values)
         if settings.training not in (Settings().training, section):
             raise SettingError(
-                f"settings: for {self.rows}, name the trainer of the settings of `training`: trainer={self.remedy}"
+                f"settings: the recipe changes settings of `training`, so it must name their trainer; for {self.rows}: "
+                f"trainer={self.remedy}"
             )
         return settings.model_copy(update={"training": section})
 
@@ -84,7 +85,7 @@ class _ByDefault:
 def image_network(shape: Any, outputs: int) -> "nn.Module":
     """ResNet-18 (He et al. 2016) for images (channels, height, width).
 
-    Images of at most 64 pixels get the first layer of the recipe `cifar10-resnet`, which does not shrink them.
+    Images of at most 64 x 64 pixels get the first layer of the recipe `cifar10-resnet`, which keeps their size.
     """
     if max(shape[1:]) <= _SMALL_PX:
         from training.recipes.cifar10_resnet import build_model

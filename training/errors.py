@@ -270,7 +270,7 @@ def _lacking(error: BaseException) -> ResourceError | None:
     if named or isinstance(error, MemoryError) or "memoryerror" in text:  # torch and Ray wrap MemoryError
         return ResourceError(
             f"Out of memory or disk: {_gist(error)}. Lower training.global_batch_size or scaling.num_workers, "
-            "or free some, and run the same command, which resumes the run."
+            "or free memory or disk, and run the same command, which resumes the run."
         )
     if any(sign in text for sign in _SHORT_OF):
         return ResourceError(

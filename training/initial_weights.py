@@ -26,8 +26,8 @@ _SUFFIX = ".safetensors"
 _IN_FOLDER = "model.safetensors"
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
 _CONVERT = (
-    'python -c "import torch; from safetensors.torch import save_file; save_file({{name: one.contiguous().clone() for '
-    "name, one in torch.load('{file}', weights_only=True).items()}}, '{target}')\""
+    'python -c "import torch; from safetensors.torch import save_file; save_file({{name: tensor.contiguous().clone() '
+    "for name, tensor in torch.load('{file}', weights_only=True).items()}}, '{target}')\""
 )
 
 

@@ -6,10 +6,11 @@ INTERFACE = "GLOO_SOCKET_IFNAME"  # a worker's variable with the name of the int
 
 
 def own_address(interface: str | None) -> str:
-    """The address of `interface` on this machine: one name, such as eth0, or several with commas between them.
+    """This machine's address at the network interface `interface`, by which other machines reach it.
 
-    Of several addresses, an IPv4 address comes first. Without such an interface here, as for None and for a pattern
-    that only NCCL understands, this is the address by which Ray knows this machine.
+    `interface` is one name, such as eth0, or several with commas between them; an IPv4 address is preferred. If this
+    machine has no such interface, also for None and for a pattern that only NCCL understands, returns the address by
+    which Ray knows this machine.
     """
     import psutil
     import ray.util

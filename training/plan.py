@@ -68,8 +68,8 @@ class RunPlan(Record):
 def choose_source(recipe: Recipe, settings: Settings, home: Home) -> Source:
     """The source at `data.path` if that is set, else the recipe's own source.
 
-    Raises :class:`training.errors.SettingError` for a source of classes if the recipe's problem predicts numbers, for
-    a source of other rows than texts if it predicts the texts themselves, and otherwise for texts without a target.
+    Raises :class:`training.errors.SettingError` if the source lacks what the recipe's problem predicts: numbers, the
+    texts themselves, or else a target for each text.
     """
     source = recipe.source
     if settings.data.path is not None:

@@ -1,7 +1,8 @@
 """Load recipe files: execute them once, from their place or from the copy in a run's folder.
 
-A recipe file defines `recipe = Recipe(...)`; see :mod:`training.recipe_declaration`. Recipe files may
-import its names from here, too, and those of shapes and augmentation; new ones import from `evergreen`.
+A recipe file defines `recipe = Recipe(...)`; see :mod:`training.recipe_declaration`. Older recipe files import
+`Recipe`, `Torch`, the image and text shapes and `Augmentation` from here; new recipe files import these names from
+`evergreen`.
 """
 
 import hashlib
@@ -79,17 +80,7 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
 
     Raises :class:`SettingError` if there is no such recipe, or its file or the files that it names are not valid.
     """
-    name_or_path = checked_name(name_or_path)
-    if name_or_path.endswith(".py"):
-        path = resolved(name_or_path, "recipe")
-    elif name_or_path in BUILT_IN:
-        path = Path(__file__).parent / "recipes" / f"{name_or_path.replace('-', '_')}.py"
-    else:
-        raise SettingError(
-            f"recipe {name_or_path!r}: no such recipe; take one of {', '.join(BUILT_IN)}, or a path ending in .py"
-        )
-    if not path.is_file():
-        raise SettingError(f"recipe {path}: no such file")
+    path = _path_of(checked_name(name_or_path))
     if outer := _executing.get() - {path}:
         raise SettingError(
             f"recipe {min(outer)}: the file loads the recipe {path} while it is loaded itself, and its run key would "
@@ -100,6 +91,32 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
     if (known := _loaded.get(path)) is not None and _is_current(*known, files):
         _make_importable(path, files_inside(files, path.parent), again=True)
         return known
+    recipe = _executed(path, files)
+    files += _named_files(recipe, path)
+    check_named_files(path, recipe.files, files)
+    _resolve_paths(recipe, path.parent)
+    ref = _reference(recipe, path, files)
+    _loaded[path] = recipe, ref
+    return recipe, ref
+
+
+def _path_of(name_or_path: str) -> Path:
+    """The file of a recipe. Raises :class:`SettingError` if there is none."""
+    if name_or_path.endswith(".py"):
+        path = resolved(name_or_path, "recipe")
+    elif name_or_path in BUILT_IN:
+        path = Path(__file__).parent / "recipes" / f"{name_or_path.replace('-', '_')}.py"
+    else:
+        raise SettingError(
+            f"recipe {name_or_path!r}: no such recipe; take one of {', '.join(BUILT_IN)}, or a path ending in .py"
+        )
+    if not path.is_file():
+        raise SettingError(f"recipe {path}: no such file")
+    return path
+
+
+def _executed(path: Path, files: list[Path]) -> Recipe:
+    """Execute a recipe's file; returns its `recipe`. Raises :class:`SettingError` if that is not valid."""
     recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
@@ -108,10 +125,13 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
             f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use at most 100 "
             "letters, digits, `_`, `-` and `.`, the first not `-` or `.`"
         )
-    files += _named_files(recipe, path)
-    check_named_files(path, recipe.files, files)
-    _place(recipe, path.parent)
-    ref = RecipeRef(
+    return recipe
+
+
+def _reference(recipe: Recipe, path: Path, files: list[Path]) -> RecipeRef:
+    """The record of a recipe's code: the digests of all its files, and of those in the folder of its file."""
+    inside = files_inside(files, path.parent)
+    return RecipeRef(
         name=recipe.name,
         path=str(path),
         files=tuple(str(file) for file in files),
@@ -119,10 +139,8 @@ def load(name_or_path: str | Path) -> tuple[Recipe, RecipeRef]:
         problem=recipe.problem.name,
         transform=digest_of_function(recipe.transform_rows, files, path.parent),
         preprocessors=declared_steps(recipe.name, recipe.preprocessors),
-        copied=digest_of_files(inside := files_inside(files, path.parent), names_of(inside, path.parent)),
+        copied=digest_of_files(inside, names_of(inside, path.parent)),
     )
-    _loaded[path] = recipe, ref
-    return recipe, ref
 
 
 def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
@@ -133,7 +151,7 @@ def _is_current(recipe: Recipe, ref: RecipeRef, sources: list[Path]) -> bool:
     return ref.digest == digest_of_files(files, names_of(files, Path(ref.path).parent))
 
 
-def _place(recipe: Recipe, folder: Path) -> None:
+def _resolve_paths(recipe: Recipe, folder: Path) -> None:
     """Make the relative paths of a recipe's source and settings relative to `folder`, the folder of the recipe file."""
     object.__setattr__(recipe, "source", beside(recipe.source, folder))
     object.__setattr__(recipe, "settings", recipe.settings.beside(folder))
@@ -174,7 +192,7 @@ def reload_with_paths(ref: RecipeRef, folder: Path) -> Recipe:
     Workers read no source, and a path such as `~/rows.csv` may not exist on their machine.
     """
     recipe = reload_once(ref, folder)
-    _place(recipe, Path(ref.path).parent)
+    _resolve_paths(recipe, Path(ref.path).parent)
     return recipe
 
 
@@ -245,16 +263,16 @@ def _forget_bytecode(files: list[Path]) -> None:
 def _clash(path: Path, error: Exception) -> str:
     """The end of the error message if a recipe imports a name that Evergreen's packages lack; empty otherwise."""
     top = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
-    beside = path.parent / top
+    local = path.parent / top
     if top not in OWN_PACKAGES:
         return ""
-    if not (beside.is_dir() or beside.with_suffix(".py").is_file()):
+    if not (local.is_dir() or local.with_suffix(".py").is_file()):
         return (
             ". Modules of Evergreen may move between versions: import from `evergreen`, such as "
             "`from evergreen import Recipe`."
         )
     return (
-        f". {beside} has the name of one of Evergreen's own packages ({', '.join(OWN_PACKAGES)}), which Python "
+        f". {local} has the name of one of Evergreen's own packages ({', '.join(OWN_PACKAGES)}), which Python "
         "imports instead: rename it."
     )
 

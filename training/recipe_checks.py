@@ -72,7 +72,7 @@ def check_augmentation_of(recipe: "Recipe", version: DatasetVersion) -> None:
     """Raise :class:`SettingError` for an augmentation, if the rows of the dataset are no images."""
     if recipe.augmentation != Augmentation() and not version.has_images:
         raise SettingError(
-            f"recipe {recipe.name}: augmentation changes images, and the source has none; remove it"
+            f"recipe {recipe.name}: augmentation changes images, and the source has none; remove augmentation"
         )
 
 
@@ -127,9 +127,8 @@ def _broken_rule(value: Any, hint: Any, name: str) -> str:
     if value is None and NoneType in kinds:
         return ""
     if get_origin(hint) in (Sequence, tuple) and str in kinds:
-        is_list = isinstance(value, Collection) and not isinstance(
-            value, str
-        )  # also the columns of a DataFrame
+        # Also the columns of a DataFrame.
+        is_list = isinstance(value, Collection) and not isinstance(value, str)
         good = is_list and all(isinstance(item, str) for item in value)
         return "" if good else f'a list of names, such as {name}=["a", "b"]'
     if str not in kinds or not kinds <= {str, Path, NoneType}:

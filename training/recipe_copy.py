@@ -26,7 +26,7 @@ def keep_copy(ref: RecipeRef, folder: Path) -> None:
         raise SettingError(f"recipe {ref.path}: it was changed while its run was prepared; run again")
     with atomic_folder(folder) as aside:
         for file in files_inside(files, Path(ref.path).parent):
-            target = _kept(ref, file, aside)
+            target = _path_in_copy(ref, file, aside)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(file.read_bytes())
 
@@ -38,7 +38,7 @@ def check_copy(ref: RecipeRef, folder: Path, *, any_version: bool = False) -> li
     of another version than at the time of the run.
     """
     originals = [*map(Path, ref.files)]
-    files = [_kept(ref, file, folder) for file in originals]
+    files = [_path_in_copy(ref, file, folder) for file in originals]
     if all(file.is_file() for file in files) and ref.digest in (
         digest_of_files(files, names_of(originals, Path(ref.path).parent)),
         # Digests of earlier Evergreen versions: names without folders; before that, also over every byte.
@@ -47,7 +47,7 @@ def check_copy(ref: RecipeRef, folder: Path, *, any_version: bool = False) -> li
     ):
         return files
     inside = files_inside(originals, Path(ref.path).parent)
-    copied = [_kept(ref, file, folder) for file in inside]
+    copied = [_path_in_copy(ref, file, folder) for file in inside]
     whole = len(inside) < len(originals) and all(file.is_file() for file in copied)
     if not (
         ref.copied
@@ -87,7 +87,7 @@ def changed_files(ref: RecipeRef, folder: Path) -> list[str]:
     return changes
 
 
-def _kept(ref: RecipeRef, file: Path, folder: Path) -> Path:
+def _path_in_copy(ref: RecipeRef, file: Path, folder: Path) -> Path:
     """Path of `file` in a run's copy. Files outside the recipe's folder (Evergreen's own files) are not copied.
 
     These are where this installation has them: the run may be older than the environment.

@@ -77,9 +77,8 @@ def _is_package(folder: Path, name: str) -> bool:
         return True
     if not package.is_dir() or name in sys.stdlib_module_names:
         return False
-    others = [
-        finder for finder in sys.meta_path if finder is not PathFinder
-    ]  # such as those of editable installations
+    # Further finders, such as those of editable installations.
+    others = [finder for finder in sys.meta_path if finder is not PathFinder]
     if any(spec.origin for finder in others if (spec := finder.find_spec(name, None)) is not None):
         return False
     elsewhere = PathFinder.find_spec(
@@ -142,7 +141,10 @@ def digest_of_function(function: TransformRows | None, files: list[Path], folder
 
 
 def _code_at(source_file: Path, files: list[Path], folder: Path) -> list[Path]:
-    """`source_file` of a recipe's `files`, with its package if it is in one beside the recipe, and their imports."""
+    """The files that code in `source_file` depends on.
+
+    These are the file, or its whole package if the package is beside the recipe, and the files that these import.
+    """
     if source_file.parent == folder or not source_file.is_relative_to(folder):
         return sorted(local_files(source_file, source_file.parent))
     package = folder / source_file.relative_to(folder).parts[0]

@@ -137,7 +137,7 @@ class EpochMetrics(Record):
     validation_loss: float
     validation_score: float = Field(validation_alias=AliasChoices("validation_score", "validation_accuracy"))
     learning_rate: float
-    images_per_s: float
+    images_per_s: float = Field(description="training rows per second, whatever the rows are")
     rows: int = Field(description="training rows that the epoch's steps used")
     checksum: int = Field(
         description="training.data.sample_order.checksum of those rows, over all ranks and attempts"
@@ -185,7 +185,7 @@ class TrainedModel(Record):
     history: tuple[EpochMetrics, ...]
     attempts: int = 1
     seconds: float
-    goodput: Goodput = Field(description="of the training step alone, this attempt")
+    goodput: Goodput = Field(description="of the training step alone; in trained.json, of its last attempt")
     reproducible: bool | None = Field(
         None, description="whether a replay gave the same bits; None: not checked"
     )

@@ -6,9 +6,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from training.record_base import Record
 
-ColumnKind = Literal[
-    "number", "category", "boolean", "date", "text"
-]  # text: only the column of a source of text
+# "text" is the kind of a text source's column alone.
+ColumnKind = Literal["number", "category", "boolean", "date", "text"]
 PreprocessorName = Literal[
     "SimpleImputer",
     "StandardScaler",

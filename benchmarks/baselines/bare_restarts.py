@@ -20,9 +20,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 EVERY_STEPS = 20
-_TIMEOUT_S = (
-    30  # a rank waits no longer for a killed rank, so that a restart fits into the time limit for a recovery
-)
+# A rank waits no longer for a killed rank, so that a restart fits into the time limit for a recovery.
+_TIMEOUT_S = 30
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ def _report(
     plan.paths.figures.mkdir(exist_ok=True)
     pictures: list[Path] = [
         *figures(inputs, plan.paths.figures),
-        report.predicted(version, evaluation, plan.paths.figures),
+        report.draw_predictions(version, evaluation, plan.paths.figures),
     ]
     client = connect_patiently(plan)
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))

@@ -94,7 +94,7 @@ def _guides(framework: str) -> Callable[[Workspace], Outcome]:
         from benchmarks.baselines.trainings import job_of, version_of
         from training.data.dataset import open_columns
         from training.ray_cluster.cluster import ray_cluster
-        from training.trainers.network.feeds import training_rows
+        from training.trainers.rows import training_rows
 
         job = job_of(workspace.own / "home", version_of(workspace.data, _rows(workspace)), "resnet", {})
         learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)

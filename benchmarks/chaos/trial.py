@@ -46,9 +46,8 @@ class Trial:
     moments: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     hit_at: float | None = None
-    notes: list[tuple[str, str, str]] = field(
-        default_factory=list
-    )  # invariant, name, detail of violations that the fault itself saw
+    # Invariant, name, detail of violations that the fault itself saw.
+    notes: list[tuple[str, str, str]] = field(default_factory=list)
 
     watch: StepWatch | None = None
 

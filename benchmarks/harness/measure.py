@@ -197,9 +197,8 @@ def line_of(row: Row, runs: Runs, claim: Claim, size: Size) -> Line:
     failed = {side: count for side, count in runs.failed().items() if side in (claim.a, claim.b)}
     if not failed:
         return line
-    reasons = dict(
-        reversed([(failure.side, failure.reason) for failure in runs.failures])
-    )  # the first of each side
+    # The first of each side.
+    reasons = dict(reversed([(failure.side, failure.reason) for failure in runs.failures]))
     notes = [
         f"failed runs of side {side}: {count}; the first: {reasons[side]}" for side, count in failed.items()
     ]

@@ -39,7 +39,7 @@ def guides(workspace: Workspace) -> Outcome:
     from benchmarks.baselines.images import idx_folder
     from training.data.dataset import open_columns
     from training.ray_cluster.cluster import ray_cluster
-    from training.trainers.network.feeds import training_rows
+    from training.trainers.rows import training_rows
 
     job = _job(workspace)
     learn, validate = training_rows(open_columns(job.dataset, "train"), job.settings)

@@ -74,10 +74,8 @@ def _tree() -> list[_Process]:
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         try:
             processes.append(_Process(process.memory_info().rss / 2**20, process.num_fds()))
-        except (
-            psutil.NoSuchProcess,
-            psutil.AccessDenied,
-        ):  # a process that has ended lets nobody read its files
+        # A process that has ended lets nobody read its files.
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return processes
 

@@ -106,10 +106,10 @@ def _guarded(argv: Sequence[str] | None) -> int:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """In the block, SIGTERM ends the command in order, and so does SIGHUP: the terminal or the connection is gone.
+    """In the block, SIGTERM and SIGHUP end the command in order; SIGHUP says that the terminal is gone.
 
-    `nohup` makes a process ignore SIGHUP, which stays so. The shell and the kernel may each send one when a terminal is
-    closed; a second signal would end a training without its last checkpoint, so further ones are ignored.
+    A process that `nohup` started still ignores SIGHUP. When a terminal is closed, the shell and the kernel may both
+    send SIGHUP. A second SIGHUP is ignored: it would end a training without its last checkpoint.
     """
 
     def hang_up(_signum: int, _frame: FrameType | None) -> None:

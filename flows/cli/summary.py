@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tasks.report_page.wording import summary, was_promoted
+from tasks.report_page.wording import size, summary, was_promoted
 from tasks.run_words import words_of_run
 from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
@@ -111,7 +111,7 @@ def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str
     if f"champion_{metric}" in metrics:
         text += f"   champion {spell(metrics[f'champion_{metric}'])}"
     scores = [(problem.metric_word, text), *problem.further_scores(metrics)]
-    return [(f"test {name}", said) for name, said in scores]
+    return [(f"test {name}", figure) for name, figure in scores]
 
 
 def _recipe_metrics(release: Release) -> list[tuple[str, str]]:
@@ -145,12 +145,12 @@ def print_preview(made: "Preview") -> None:
     """Print a plan."""
     console, table = standard_output(), _grid()
     console.print(Text(f"{made.recipe}: {made.outcome}", style="bold"))
-    _row(table, "source", f"{made.source}, {_size(made.source_bytes)}")
+    _row(table, "source", f"{made.source}, {size(made.source_bytes)}")
     if made.train_rows is not None:
         _row(
             table,
             "data",
-            f"{made.train_rows} train and {made.test_rows} test rows, {_size(made.dataset_bytes or 0)}",
+            f"{made.train_rows} train and {made.test_rows} test rows, {size(made.dataset_bytes or 0)}",
         )
     if made.global_batch_size is not None:
         _row(table, "batch", _batch(made))
@@ -271,18 +271,18 @@ def print_collection(collection: "Collection", home: "Home", dry_run: bool) -> N
     console = standard_output()
     table = Table.grid(padding=(0, 2))
     for removal in sorted(collection.removals, key=lambda removal: removal.bytes, reverse=True):
-        size = "" if removal.kind in ("version", "lock") else _size(removal.bytes)
-        _row(table, removal.kind, removal.name, size, Text(removal.why, style="dim"))
+        freed = "" if removal.kind in ("version", "lock") else size(removal.bytes)
+        _row(table, removal.kind, removal.name, freed, Text(removal.why, style="dim"))
     console.print(table)
     for recipe, why in collection.left_alone.items():
         console.print(Text(f"{recipe} is left for the next gc: {why}", style="yellow"), soft_wrap=True)
     for recipe, why in collection.failed.items():
         where = recipe or "outside of the home"
         console.print(Text(f"{where}: not everything could be removed: {why}", style="red"), soft_wrap=True)
-    total = _size(sum(removal.bytes for removal in collection.removals))
-    said = f"{total} would be freed" if dry_run else f"{total} freed"
+    total = size(sum(removal.bytes for removal in collection.removals))
+    text = f"{total} would be freed" if dry_run else f"{total} freed"
     console.print(
-        Text(f"{said} in {home.root}" if collection.removals else "Nothing to remove", style="bold")
+        Text(f"{text} in {home.root}" if collection.removals else "Nothing to remove", style="bold")
     )
     stores = {removal.tracking_uri for removal in collection.removals if removal.kind == "version"}
     for store in () if dry_run else sorted(stores):
@@ -296,11 +296,3 @@ def _how_to_free(uri: str) -> str:
     backend = "URL_OF_THE_STORE" if is_server else shlex.quote(uri)
     command = f"mlflow gc --backend-store-uri {backend} --tracking-uri {shlex.quote(uri)}"
     return f"MLflow keeps the files of deleted runs. To free their disk space, run{where} {command}"
-
-
-def _size(count: int) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000  # type: ignore[assignment]
-    return f"{count:.1f} GB"

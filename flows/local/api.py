@@ -138,10 +138,12 @@ def predict(
     }
 
     def as_flow() -> "PredictionSummary":
-        from flows.predict import predicted
+        from flows.predict import run_prediction
         from training.redaction import hidden
 
-        return predicted(model, str(input), str(output), **chosen | {"tracking_uri": hidden(tracking_uri)})
+        return run_prediction(
+            model, str(input), str(output), **chosen | {"tracking_uri": hidden(tracking_uri)}
+        )
 
     def as_function() -> "PredictionSummary":
         from tasks.predict import predict as step

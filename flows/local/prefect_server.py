@@ -100,16 +100,15 @@ class LocalServer:
         module = ["-P", "-m", "flows.local.prefect_server"]
         command = [sys.executable, *module, APPLICATION, str(number), str(os.getpid())]
         quiet = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-        closed = {
-            "PREFECT_SERVER_API_AUTH_STRING": self.secret
-        }  # not an argument: any user can read arguments
-        with self.log.open("ab") as said:
+        # The secret is not an argument of the command: any user can read arguments.
+        secret = {"PREFECT_SERVER_API_AUTH_STRING": self.secret}
+        with self.log.open("ab") as log_file:
             return subprocess.Popen(
                 command,
-                env=os.environ | quiet | closed,
+                env=os.environ | quiet | secret,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=log_file,
+                stderr=log_file,
                 pass_fds=(number,),
                 start_new_session=True,  # no Ctrl-C: the flow still has to report its state to the server
             )

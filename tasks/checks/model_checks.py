@@ -5,7 +5,7 @@ from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
 
 
-def compare_shapes(model: str, number: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
+def check_same_shape(model: str, number: str, theirs: tuple[int, ...], ours: tuple[int, ...]) -> None:
     """Raises :class:`SettingError` when the champion takes images of another shape (channels, height, width)."""
     if theirs != ours:
         raise SettingError(
@@ -15,7 +15,7 @@ def compare_shapes(model: str, number: str, theirs: tuple[int, ...], ours: tuple
         )
 
 
-def compare_champion(
+def check_comparable(
     model: str,
     number: str,
     theirs: tuple[tuple[int, ...], ProblemName, TableSchema | None],
@@ -35,7 +35,7 @@ def compare_champion(
     if theirs_are != ours_are:
         raise SettingError(f"{champion} takes {theirs_are}, the data are {ours_are}, {_ANOTHER_NAME}")
     if version.has_images:
-        compare_shapes(model, number, shape, version.shape)
+        check_same_shape(model, number, shape, version.shape)
     if table is None or version.table is None:
         return
     if table.target != version.table.target:
@@ -43,12 +43,12 @@ def compare_champion(
             f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
         )
     if problem_named(version.problem).predicts_text:
-        _compare_lengths(champion, table, version.table)
+        _check_same_lengths(champion, table, version.table)
     if different := _different_columns(table, version.table):
         raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
 
 
-def _compare_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
+def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
     """Refuse language models that read different numbers of tokens of a text: their losses are over other tokens."""
     if theirs.text is not None and ours.text is not None and theirs.text.length != ours.text.length:
         raise SettingError(
@@ -64,7 +64,7 @@ def _kind(table: TableSchema | None) -> str:
     return "a table" if table.text is None else "text"
 
 
-def compare_transforms(model: str, number: str, theirs: str, ours: str) -> None:
+def check_same_transform(model: str, number: str, theirs: str, ours: str) -> None:
     """Raises :class:`SettingError` when the champion was trained with another `transform_rows`, or with none.
 
     `theirs` and `ours` are digests of the function, empty for a recipe without the function.

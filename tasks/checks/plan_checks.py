@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
 from tasks.checks.library_check import check_libraries
-from tasks.checks.model_checks import compare_champion, compare_transforms
+from tasks.checks.model_checks import check_comparable, check_same_transform
 from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
 from tasks.model_formats.base import format_of
@@ -81,18 +81,16 @@ def _expected_version(home: Home, plan: RunPlan, look: bool) -> DatasetVersion:
     refused = home.refused_rows(plan.recipe.name, plan.fingerprint)
     table: TableSchema | None = None
     shape: tuple[int, ...]
+    check_not_refused(plan.files, refused)
     if plan.files.kind == "table":
-        check_not_refused(plan.files, refused)
         table = check_table(plan.files, plan.settings.data, plan.recipe.problem)
         shape = (len(table.columns),)
         if plan.recipe.preprocessors and not plan.recipe.transform:
             check_declared(plan.recipe.preprocessors, plan.files)
     elif plan.files.kind == "text":
-        check_not_refused(plan.files, refused)
         table = check_text(plan.files, plan.settings.data, plan.recipe.problem)
         shape = (plan.settings.data.max_tokens,)
     else:
-        check_not_refused(plan.files, refused)
         shape = check_source(plan.files, plan.settings.data, refused) if look else (0, 0, 0)
         if plan.files.target:
             table = TableSchema(target=plan.files.target, columns=())
@@ -136,7 +134,7 @@ def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None
     number, tags = champion_tags(home, plan.model)
     if number is None or _DATASET_TAG not in tags:
         return
-    compare_transforms(plan.model, number, tags.get(_TRANSFORM_TAG, ""), plan.recipe.transform)
+    check_same_transform(plan.model, number, tags.get(_TRANSFORM_TAG, ""), plan.recipe.transform)
     if expected.transform and not expected.parts["train"]:
         return  # the columns that the function makes are known only after preparation
     fingerprint = tags[_DATASET_TAG]
@@ -144,4 +142,4 @@ def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
         return  # removed by `evergreen gc`, or of another recipe: the run's preflight checks the champion's own files
-    compare_champion(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)
+    check_comparable(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)

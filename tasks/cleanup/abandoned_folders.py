@@ -28,9 +28,8 @@ from training.storage.scratch import is_abandoned, temporaries
 _SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
 _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
 _TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-\w+")
-_WITHOUT_PID = re.compile(
-    rf"{TEMPORARY_PREFIX}(model|rows)-\w+"
-)  # folder names of earlier versions of Evergreen
+# Folder names of earlier versions of Evergreen.
+_WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}(model|rows)-\w+")
 _CLOCK_S = 5.0  # a process may appear to start later than the folder that it created
 _CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving time shifts
 _OLD_S = 86400.0

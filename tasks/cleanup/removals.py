@@ -60,10 +60,11 @@ class Collection(Record):
     failed: dict[str, str] = Field({})
 
 
-PlannedRemoval = tuple[Removal, Callable[[], None]]  # and the function that removes
+PlannedRemoval = tuple[Removal, Callable[[], None]]  # a removal, and the function that does it
 
 
 def folder_removal(home: Home, recipe: str, kind: Kind, folder: Path, why: str) -> PlannedRemoval:
+    """The removal of a folder of the home, with its size, for :class:`Removal`."""
     name = folder.relative_to(home.root).as_posix()
     removal = Removal(recipe=recipe, kind=kind, name=name, bytes=size_of(folder), why=why)
     return removal, partial(remove_folder, folder)

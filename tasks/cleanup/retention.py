@@ -148,21 +148,13 @@ def _removable(
     # Before the folders: a home that has removed a run's folder would leave the run in the store for ever.
     for url, going in whole.items():
         yield from (_stored(recipe, url, stored_run) for stored_run in going.values())
-    kept: list[RecipeRun] = []
+    kept = [run for run in runs if run.paths.root not in unneeded or _waits_for_its_store(run, stores, whole)]
     for run in runs:
-        why = unneeded.get(run.paths.root)
-        if why is None or _waits_for_its_store(run, stores, whole):
-            kept.append(run)
-            if run in finished[1:] and run.paths.checkpoints.is_dir():
-                yield folder_removal(
-                    home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished"
-                )
-        else:
-            if versions and keeps_version(run):
-                why += f"; {_name_of_version(run)} stays in MLflow, because it was rolled back"
-            elif versions and run.release is not None:
-                yield from _version(recipe, run)
-            yield _run_folder(recipe, run, why)
+        if run not in kept:
+            yield from _run_removals(recipe, run, unneeded[run.paths.root], versions)
+        # The newest finished run keeps its checkpoints.
+        elif run in finished[1:] and run.paths.checkpoints.is_dir():
+            yield folder_removal(home, recipe, "checkpoints", run.paths.checkpoints, "the model is finished")
     used = _used_datasets(kept, damaged.values())
     removed = {run.paths.root for run in runs if run not in kept}
     for search in old_searches(home, recipe, removed):
@@ -280,6 +272,15 @@ def _data(home: Home, recipe: str, used: set[str] | None) -> Iterator[PlannedRem
 
 def _newest_first(folders: Sequence[Path]) -> list[Path]:
     return sorted(folders, key=lambda folder: folder.stat().st_mtime, reverse=True)
+
+
+def _run_removals(recipe: str, run: RecipeRun, why: str, versions: bool) -> Iterator[PlannedRemoval]:
+    """The removal of a run's folder; with `versions`, first that of its registered version."""
+    if versions and keeps_version(run):
+        why += f"; {_name_of_version(run)} stays in MLflow, because it was rolled back"
+    elif versions and run.release is not None:
+        yield from _version(recipe, run)
+    yield _run_folder(recipe, run, why)
 
 
 def _run_folder(recipe: str, run: RecipeRun, why: str) -> PlannedRemoval:

@@ -23,13 +23,15 @@ log = logging.getLogger("evergreen.retention")
 
 ABANDONED_AFTER_S = 30 * 86400.0
 QUIET_S = 7 * 86400.0
+# A finished run that this home removed is deleted from the store after a day without changes.
 _NOT_KEPT_S = 86400.0
 
 
 class Unneeded(NamedTuple):
-    """Objects under one prefix that can be deleted; `checkpoints_of` is their run, if they are its checkpoints.
+    """Objects under one prefix that can be deleted.
 
-    `whole` is a run that goes as a whole, with the newest entry of its log when it was listed.
+    `checkpoints_of` is the run whose checkpoints the objects are; None for other objects. `whole` is set if the objects
+    are all objects of a run: the run, and the newest entry of its log when the run was listed.
     """
 
     what: str
@@ -71,7 +73,7 @@ class _Stored:
     def changed(self) -> float:
         return max(stored_object.changed for stored_object in self.objects)
 
-    def under(self, keys: Iterable[str]) -> tuple[StoredObject, ...]:
+    def with_keys(self, keys: Iterable[str]) -> tuple[StoredObject, ...]:
         chosen = set(keys)
         return tuple(stored_object for stored_object in self.objects if stored_object.key in chosen)
 
@@ -152,12 +154,12 @@ def _whole(store: ObjectStore, run: _Stored, is_kept: bool | None) -> Unneeded |
 def _parts(store: ObjectStore, run: _Stored) -> Iterator[Unneeded]:
     if run.state is None:
         return
-    left = run.under(run.run.unused(run.state))
+    left = run.with_keys(run.run.unused(run.state))
     if left:
         why = "uploads of attempts that have ended, which no checkpoint names"
         yield Unneeded("stored uploads", f"{run.run.prefix}/files", left, why, store)
     if run.state.model and run.state.checkpoints and time.time() - run.changed > QUIET_S:
-        named = run.under(file.key for checkpoint in run.state.checkpoints for file in checkpoint.files)
+        named = run.with_keys(file.key for checkpoint in run.state.checkpoints for file in checkpoint.files)
         yield Unneeded(
             "stored checkpoints", f"{run.run.prefix}/files", named, "the model is finished", store, run.run
         )

@@ -38,6 +38,7 @@ from training.http_errors import REFUSED
 from training.plan import arguments_of_run
 from training.redaction import redact
 from training.storage.paths import HOME_VARIABLE, Home
+from training.storage.run_lock import lock_file
 
 _REMOTE = ("9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "smb")
 _SEARCHED_BYTES = 256 << 20
@@ -322,7 +323,7 @@ def _unfinished(home: Home, run: RunningRun) -> Check:
 
 def _runs(home: Home, recipe: str) -> bool:
     """Whether a process works on `recipe` now: such a process holds the recipe's lock until it ends."""
-    file = home.locks / f"run-{recipe}.lock"
+    file = lock_file(home, recipe)
     return file.is_file() and _is_held(file)
 
 

@@ -80,9 +80,8 @@ def _check(evaluation: Evaluation) -> None:
 
 
 def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...]) -> tuple[Rule, ...]:
-    if broken := problem_of(evaluation.candidate).not_finite(
-        evaluation.candidate
-    ):  # a rule's numbers must be finite: JSON has no NaN
+    broken = problem_of(evaluation.candidate).not_finite(evaluation.candidate)
+    if broken:  # a rule's numbers must be finite: JSON has no NaN
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
     floor = floor_rule(evaluation, settings.floor)
@@ -127,9 +126,8 @@ def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, cho
     if not promote:
         return f"Kept {name}: {failed}"
     scores, compared = problem_of(champion).against(evaluation.candidate, champion), rules[1].explanation
-    if compared.startswith(
-        scores
-    ):  # a regression's rule begins with the scores, unless it compares with an anchor
+    # A regression's rule begins with the scores, unless it compares with an anchor.
+    if compared.startswith(scores):
         return f"Promoted over {name}: {compared}"
     text = f"Promoted over {name}: {scores}"
     if chosen is not None:

@@ -10,7 +10,7 @@ def percent(share: float) -> str:
 
 
 def points(change: int, rows: int) -> str:
-    """A change of so many of `rows` rows in percentage points, with its sign."""
+    """`change` rows, as a share of `rows`, in percentage points with the sign."""
     return f"{100 * change / rows:+.2f} points"
 
 

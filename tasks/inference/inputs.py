@@ -65,7 +65,7 @@ def input_files(path: Path, remedy: str) -> tuple[Path, list[str]]:
     """A folder, and the files to read at `path`, sorted, relative to that folder.
 
     Raises :class:`DataError` for an archive, for a link without a suffix that leads to nothing, and for a pipe or
-    device; then the message ends with `remedy`.
+    device. Only the message about a pipe or device ends with `remedy`.
     """
     if path.is_file():
         if is_archive(path):

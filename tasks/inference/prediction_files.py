@@ -59,7 +59,8 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
         raise SettingError(f"output: {output} is {kind}. Give another name, or remove it.")
     if not is_one_file(output) and (foreign := _foreign(output)):
         raise SettingError(
-            f"output: {output} holds {foreign}, which is no prediction, so it is not overwritten."
+            f"output: {output} holds {foreign}, which is no prediction, so it is not overwritten. Give another folder, "
+            "or move that file away."
         )
 
 

@@ -80,11 +80,11 @@ class Tables:
                 number += len(rows)
 
     @property
-    def _names(self) -> list[str]:
-        return [column.name for column in self._read.columns]
+    def _file_columns(self) -> list[str]:
+        return [column.name for column in self._file_schema.columns]
 
     @property
-    def _read(self) -> TableSchema:
+    def _file_schema(self) -> TableSchema:
         """The columns to read from the files."""
         if self.function is None:
             return self.table.raw
@@ -94,7 +94,7 @@ class Tables:
     def _csv_chunks(self, root: Path, names: list[str]) -> list[Chunk]:
         """One chunk for each file, because a row's position is known only after all rows before it have been read."""
         self._check_headers(root, names)
-        first = self._names[:1]
+        first = self._file_columns[:1]
         counts = {name: sum(len(block.rows) for block in blocks(root / name, first)) for name in names}
         return [Chunk(root=str(root), files=(name,), rows=rows) for name, rows in counts.items()]
 
@@ -108,17 +108,17 @@ class Tables:
         for name in names:
             check_plain(root / name)
             columns = list(column_types(root / name))
-            typed_rows(
-                pa.table(dict.fromkeys(columns, pa.array([], pa.string()))), self._read, str(root / name)
-            )
+            # Without rows: only the names are checked, and a missing column raises DataError.
+            no_rows = pa.table(dict.fromkeys(columns, pa.array([], pa.string())))
+            typed_rows(no_rows, self._file_schema, str(root / name))
             further |= dict.fromkeys(columns)
-        ignored = [name for name in further if name not in {*self._names, self.table.target}]
+        ignored = [name for name in further if name not in {*self._file_columns, self.table.target}]
         if ignored:
             listed = ", ".join(map(repr, ignored[:_SHOWN])) + (", …" if len(ignored) > _SHOWN else "")
             log.info("columns that the model does not use are ignored: %s", listed)
 
     def _csv_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        return (block.rows for block in blocks(Path(chunk.root) / chunk.files[0], self._names))
+        return (block.rows for block in blocks(Path(chunk.root) / chunk.files[0], self._file_columns))
 
     def _parquet_rows(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         file = Path(chunk.root) / chunk.files[0]
@@ -126,13 +126,13 @@ class Tables:
             file, memory_map=True, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
         ) as parquet:
             yield from parquet.iter_batches(
-                self.rows_at_once, row_groups=[chunk.row_group], columns=self._names
+                self.rows_at_once, row_groups=[chunk.row_group], columns=self._file_columns
             )
 
     def _batch(self, rows: pa.RecordBatch, chunk: Chunk, first: int) -> Batch:
         name, file = chunk.files[0], Path(chunk.root) / chunk.files[0]
         numbers = range(first, first + len(rows))
-        typed = typed_rows(rows, self._read, str(file))
+        typed = typed_rows(rows, self._file_schema, str(file))
         errors = [
             error and f"{file} row {number}: {error}"
             for number, error in zip(numbers, typed.errors, strict=True)

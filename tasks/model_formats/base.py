@@ -103,8 +103,8 @@ def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelF
 
     Models of earlier versions of Evergreen do not name their format: the first format with their flavor is theirs.
     """
-    said = metadata.get(_FORMAT)
-    names = FORMATS if said is None else [name for name in FORMATS if name == said]
+    recorded = metadata.get(_FORMAT)
+    names = FORMATS if recorded is None else [name for name in FORMATS if name == recorded]
     return next(
         (model_format for model_format in map(format_named, names) if model_format.FLAVOR in flavors), None
     )
@@ -115,10 +115,10 @@ def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
 
     `transform` is the digest of the function that changes the rows before the model takes them, if there is one.
     """
-    said = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
+    metadata = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
     if version.transform:
-        said["transform"] = version.transform
-    return said | ({"table": version.table.model_dump(mode="json")} if version.table else {})
+        metadata["transform"] = version.transform
+    return metadata | ({"table": version.table.model_dump(mode="json")} if version.table else {})
 
 
 def check_same(trained: Predict, registered: Predict, inputs: npt.NDArray[Any]) -> None:
@@ -130,9 +130,8 @@ def check_same(trained: Predict, registered: Predict, inputs: npt.NDArray[Any]) 
     for rows in _TRIED_BATCHES:
         batch = np.resize(inputs, (rows, *inputs.shape[1:]))
         ours, theirs = trained(batch), registered(batch)
-        scale = np.maximum(
-            1.0, np.abs(ours).max(axis=0, initial=0.0)
-        )  # a language model also predicts a count
+        # By column: a language model also predicts a count.
+        scale = np.maximum(1.0, np.abs(ours).max(axis=0, initial=0.0))
         difference = float((np.abs(theirs - ours) / scale).max(initial=0.0))
         if not difference <= _SAME:
             raise TrainingError(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.model_formats.keras_config import check_keras_file
-from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
+from tasks.model_formats.logged_models import log_with_flavor, output_schema, requirements, unexpected_entry
 from training.errors import DataError, TrainingError
 from training.plan import RunPlan
 from training.problems.base import Predict
@@ -77,7 +77,7 @@ def log_model(
     signature = ModelSignature(
         inputs=Schema([TensorSpec(np.dtype("uint8"), (-1, *version.shape))]), outputs=output_schema(version)
     )
-    return log(
+    return log_with_flavor(
         run_id,
         version,
         mlflow.tensorflow,

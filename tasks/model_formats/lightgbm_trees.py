@@ -52,13 +52,10 @@ _NUMBER = re.compile(r"-?\d{1,400}(\.\d{1,60})?(e[+-]?\d{1,3})?", re.ASCII)
 _FEATURE = re.compile(r"[\w.~%-]+", re.ASCII)
 _INFO = re.compile(r"none|\[[-+.\de]+:[-+.\de]+\]|-?\d+(:-?\d+)*", re.ASCII)
 _IMPORTANCE = re.compile(r"[\w.~%-]+=\d{1,10}", re.ASCII)
-_PRINTABLE = re.compile(
-    r"[\n -~]*", re.ASCII
-)  # no other end of a line, at which LightGBM would begin a new one
-_IS_CATEGORY, _KINDS_OF_MISSING = (
-    1,
-    3,
-)  # bit 0 of a decision: a set of categories; bits 2 and 3: handling of NaN
+# No other end of a line, at which LightGBM would begin a new one.
+_PRINTABLE = re.compile(r"[\n -~]*", re.ASCII)
+# Bit 0 of a decision: a set of categories; bits 2 and 3: handling of NaN.
+_IS_CATEGORY, _KINDS_OF_MISSING = 1, 3
 _END = "\nend of trees\n\nfeature_importances:\n"
 _REST = "\npandas_categorical:null\n"
 _MOST = 1 << 31

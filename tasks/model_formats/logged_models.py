@@ -58,7 +58,7 @@ def unexpected_entry(folder: Path, parts: Collection[str]) -> str | None:
     return None
 
 
-def log(
+def log_with_flavor(
     run_id: str,
     version: DatasetVersion,
     flavor: Any,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tasks.model_formats.logged_models import MLFLOW_FILES, log, output_schema, requirements
+from tasks.model_formats.logged_models import MLFLOW_FILES, log_with_flavor, output_schema, requirements
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
 from training.data.tables.values import FEATURE
@@ -149,7 +149,7 @@ def log_trees(
     """
     needed = requirements(*packages_distributions()[library], "numpy", "pandas")
     try:
-        return log(
+        return log_with_flavor(
             run_id, version, flavor, loader, metadata, pip_requirements=needed, validate_serving_input=False
         )
     except EvergreenError:

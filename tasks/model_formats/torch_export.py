@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.model_formats.exportable import check_model
-from tasks.model_formats.logged_models import log, output_schema, requirements, unexpected_entry
+from tasks.model_formats.logged_models import log_with_flavor, output_schema, requirements, unexpected_entry
 from tasks.model_formats.program import check_program
 from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw
 from tasks.model_formats.tokenizer_file import EXTRA_FILES, TOKENIZER_FILE, tokenizer_digest
@@ -92,11 +92,13 @@ def log_serving_model(
     try:
         if version.has_images or version.text is not None:
             needed = requirements("torch", "numpy")
-            return log(run_id, version, _OnCpus(), _LOADER, metadata, pip_requirements=needed, **exported)
+            return log_with_flavor(
+                run_id, version, _OnCpus(), _LOADER, metadata, pip_requirements=needed, **exported
+            )
         files = (MODEL_FILE.parts[0], WEIGHTS_FILE.parts[0])
         flavor = TableFlavor(FLAVOR, mlflow.pytorch, version, files, **exported)
         needed = requirements("torch", "numpy", "pandas")
-        return log(
+        return log_with_flavor(
             run_id, version, flavor, _LOADER, metadata, pip_requirements=needed, validate_serving_input=False
         )
     except Exception as error:

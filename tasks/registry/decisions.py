@@ -70,9 +70,8 @@ def decisions_file(home: Home, model: str) -> Path:
     folder = home.root / "decisions"
     if uri != home.mlflow_uri:
         parts = urlsplit(uri)
-        address = (
-            parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
-        )  # passwords change
+        # Without user and password, because passwords change.
+        address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl().rstrip("/")
         folder /= hashlib.sha256(address.encode()).hexdigest()[:16]
     return folder / f"{model}.jsonl"
 

@@ -112,9 +112,8 @@ def copy_initial_weights(plan: RunPlan, initial: InitialWeights, folder: Path) -
         try:
             shutil.copyfile(file, weights)
         except OSError as error:
-            if (
-                error.errno != errno.EACCES and classify(error) is not None
-            ):  # of the home's disk, such as a full one
+            # An error of the home's disk, such as a full disk.
+            if error.errno != errno.EACCES and classify(error) is not None:
                 raise
             raise SettingError(f"training.init_from: {initial.reference}: {error.strerror}") from error
         made = _run_of(Home(Path(plan.home)), file, initial.digest)

@@ -10,10 +10,9 @@ each other, the contender with the larger name withdraws (the one-bit algorithm:
 Problem: Part II", Journal of the ACM 33 (1986) 327-348). Ending one claim never ends another: names are unique.
 
 A claim is a lease, renewed by a heartbeat, also while its process waits for others: the process changes a second tag
-every few seconds. A waiter that sees
-neither tag change for the length of the lease, by the waiter's own monotonic clock, ends the claim. Clocks of
-different machines are never compared. A holder checks before each write that its claim is active
-(:meth:`Lease.check`).
+every few seconds. A waiter that sees neither tag change for the length of the lease, by the waiter's own monotonic
+clock, ends the claim. Clocks of different machines are never compared. A holder checks before each write that its
+claim is active (:meth:`Lease.check`).
 
 The claim that ended last stays as the model's only lock tag and records its turn, so turn numbers only increase. A
 version that becomes champion is tagged with the turn (a fencing number): this tag shows `evergreen verify` that a

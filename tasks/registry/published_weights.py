@@ -54,9 +54,8 @@ def _explained(reference: str) -> Iterator[None]:
         if isinstance(known, ResourceError):
             raise known from error
         status = getattr(getattr(error, "response", None), "status_code", 0)
-        away = (
-            type(error).__name__ == "LocalEntryNotFoundError"
-        )  # of the hub's library, also without a network
+        # An error of the hub's library, also without a network.
+        away = type(error).__name__ == "LocalEntryNotFoundError"
         passing = isinstance(known, TransientError) or away or status in _TRY_AGAIN
         reason = str(error).strip().partition("\n")[0]
         raise (TransientError if passing else SettingError)(
@@ -74,9 +73,8 @@ def _from_hub(published: Published, target: Path) -> None:
             "training.init_from: the hub's library is not installed; install it by "
             f"`{install_command('transformers')}`"
         ) from error
-    logging.getLogger("huggingface_hub").setLevel(
-        logging.ERROR
-    )  # else each retry writes two lines to the terminal
+    # Otherwise each retry writes two lines to the terminal.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     with temporary_folder("weights") as cache:
         file = hf_hub_download(
             published.repository, _FILE, revision=published.revision or None, cache_dir=cache

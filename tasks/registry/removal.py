@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tasks.registry.aliases import ROLLED_BACK_TAG
 from tasks.registry.lock import registry_lock
 from tasks.registry.reign import is_anchor
-from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, tags_of_run
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, is_of_another_home
 from tasks.trackers.paged_search import all_pages
 from training.errors import TransientError
 from training.records import Release
@@ -106,8 +106,8 @@ def _is_of_run(client: "MlflowClient", home: Home, version: "ModelVersion", rele
     """Whether the run made the version, also in an MLflow run of this home that was deleted since."""
     if version.run_id == release.mlflow_run_id:
         return True
-    owner = tags_of_run(client, version.run_id).get(HOME_TAG, home.identity)
-    return version.tags.get(RUN_KEY_TAG) == release.run_key and owner == home.identity
+    elsewhere = is_of_another_home(client, home, version.run_id)
+    return version.tags.get(RUN_KEY_TAG) == release.run_key and not elsewhere
 
 
 def is_running(client: "MlflowClient", release: Release) -> bool:

@@ -5,6 +5,7 @@ rollback or registration that a rollback was interrupted, and what its remaining
 """
 
 import logging
+import shlex
 from typing import TYPE_CHECKING
 
 from tasks.registry.aliases import (
@@ -54,44 +55,43 @@ def roll_back(
     with registry_lock(client, home, model) as lease:
         if (finished := finish_rollback(lease)) is not None and wanted in (None, finished[1]):
             return finished
-        now, before = champion_of(client, model), wanted or champion_of(client, model, PREVIOUS)
-        if now is not None and now == wanted:
-            if ROLLED_BACK_TAG in version_tags(
-                client, model, now
-            ):  # of a rollback that was interrupted early
+        left, target = champion_of(client, model), wanted or champion_of(client, model, PREVIOUS)
+        if left is not None and left == wanted:
+            # The tag of a rollback that was interrupted early.
+            if ROLLED_BACK_TAG in version_tags(client, model, left):
                 lease.check()
-                client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
-            return now, now
-        if now is None or before is None or now == before:
+                client.delete_model_version_tag(model, left, ROLLED_BACK_TAG)
+            return left, left
+        if left is None or target is None or left == target:
             raise SettingError(
                 f"model {model}: "
-                + ("there is no champion" if now is None else "the champion has no predecessor")
+                + ("there is no champion" if left is None else "the champion has no predecessor")
                 + ", so there is nothing to return to."
             )
         if wanted is None:
-            _check_not_rolled_back(client, model, now, before)
+            _check_not_rolled_back(client, model, left, target)
         else:
             _check_was_champion(client, home, model, wanted)
-        load_version(home, model, before)
+        load_version(home, model, target)
         why = why or "by hand"
-        # A return to a newer version that was rolled back undoes that rollback: `now` is not bad.
-        if int(now) > int(before) or ROLLED_BACK_TAG not in version_tags(client, model, before):
+        # A return to a newer version that was rolled back undoes that rollback: `left` is not bad.
+        if int(left) > int(target) or ROLLED_BACK_TAG not in version_tags(client, model, target):
             lease.check()
-            client.set_model_version_tag(model, now, ROLLED_BACK_TAG, why)
+            client.set_model_version_tag(model, left, ROLLED_BACK_TAG, why)
         lease.check()
-        mark = mark_text(home.identity, before, lease.turn)
-        client.set_model_version_tag(model, now, ROLLBACK_TAG, mark)
-        make_champion(lease, before)
-        _complete_rollback(lease, now, before, why, lease.turn)
-        return now, before
+        mark = mark_text(home.identity, target, lease.turn)
+        client.set_model_version_tag(model, left, ROLLBACK_TAG, mark)
+        make_champion(lease, target)
+        _complete_rollback(lease, left, target, why, lease.turn)
+        return left, target
 
 
-def _check_not_rolled_back(client: "MlflowClient", model: str, now: str, before: str) -> None:
-    why = version_tags(client, model, before).get(ROLLED_BACK_TAG)
+def _check_not_rolled_back(client: "MlflowClient", model: str, left: str, target: str) -> None:
+    why = version_tags(client, model, target).get(ROLLED_BACK_TAG)
     if why is not None:
         raise SettingError(
-            f"model {model}: version {before}, the champion before version {now}, was rolled back ({why}), so nothing "
-            f"was changed. Name the former champion to return to: evergreen rollback {model} --to VERSION"
+            f"model {model}: version {target}, the champion before version {left}, was rolled back ({why}), so nothing "
+            f"was changed. Name the former champion to return to: evergreen rollback {shlex.quote(model)} --to VERSION"
         )
 
 
@@ -103,7 +103,9 @@ def _check_was_champion(client: "MlflowClient", home: Home, model: str, number: 
     except MlflowException as error:
         if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             raise
-        raise SettingError(f"model {model}: there is no version {number}.") from error
+        raise SettingError(
+            f"model {model}: there is no version {number}. The model's page in `evergreen ui` lists the versions."
+        ) from error
     decided = (
         number in (decision.to, decision.before) for decision in read_decisions(home, model).undamaged()
     )
@@ -182,15 +184,17 @@ def finish_rollback(lease: Lease) -> tuple[str, str] | None:
     return mark.left, mark.to
 
 
-def _complete_rollback(lease: Lease, left: str, now: str, why: str, turn: int) -> None:
+def _complete_rollback(lease: Lease, left: str, target: str, why: str, turn: int) -> None:
     """Do the steps after the champion's move in `turn`; the record and the removal of the mark last, in this order."""
     client, model = lease.client, lease.model
     point(lease, PREVIOUS, left)
-    if ROLLED_BACK_TAG in version_tags(client, model, now):
+    if ROLLED_BACK_TAG in version_tags(client, model, target):
         lease.check()
-        client.delete_model_version_tag(model, now, ROLLED_BACK_TAG)
-    record_decision(lease.home, model, Decision(action="rollback", before=left, to=now, why=why, turn=turn))
-    _remove_marks(lease, now, left)
+        client.delete_model_version_tag(model, target, ROLLED_BACK_TAG)
+    record_decision(
+        lease.home, model, Decision(action="rollback", before=left, to=target, why=why, turn=turn)
+    )
+    _remove_marks(lease, target, left)
 
 
 def _remove_marks(lease: Lease, *versions: str) -> None:

@@ -11,6 +11,7 @@ home that registered the version.
 
 import math
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,20 +54,20 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
     name = f"model {model} version {number}"
     with _checked_files(home, model, number) as (folder, model_format, described):
         predict = model_format.load(folder)
-        said = _said_in(described.metadata)
-        tokenizer = _tokenizer_in(folder, said.table)
+        metadata = _read_metadata(described.metadata)
+        tokenizer = _tokenizer_in(folder, metadata.table)
     signature = described.signature
-    shape = _shape_of_table(said.table) or image_shape(signature, name)
+    shape = _shape_of_table(metadata.table) or image_shape(signature, name)
     outputs = _outputs(signature)
-    rows = problem_named(said.problem).rows_at_once(outputs, said.table)
-    if said.table is not None and getattr(model_format, "SCORES_MANY_ROWS", False):
-        rows = rows_of_table(said.table)  # few rows at a time are scored slowly
+    rows = problem_named(metadata.problem).rows_at_once(outputs, metadata.table)
+    if metadata.table is not None and getattr(model_format, "SCORES_MANY_ROWS", False):
+        rows = rows_of_table(metadata.table)  # few rows at a time are scored slowly
     return Registered(
         predict=_in_parts(predict, rows),
-        problem=said.problem,
-        classes=said.classes,
+        problem=metadata.problem,
+        classes=metadata.classes,
         shape=shape,
-        table=said.table,
+        table=metadata.table,
         outputs=outputs,
         tokenizer=tokenizer,
     )
@@ -137,14 +138,14 @@ def _checked_files(home: Home, model: str, number: str) -> "Iterator[tuple[Path,
     os.environ |= NO_PICKLE
     name = f"model {model} version {number}"
     with temporary_folder("model") as aside:
-        with _said_of(name, EvergreenError):
+        with _load_errors_explained(name, EvergreenError):
             tags = _tags(model, number)
             folder = Path(
                 mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
             )
         # Only these two types: MLflow reports every local failure as an internal error, which
         # :func:`training.errors.classify` would treat as a transient error of a server.
-        with _said_of(name, DataError, ResourceError):
+        with _load_errors_explained(name, DataError, ResourceError):
             model_format = check_files(folder, name, tags)
             described = Model.load(str(folder))
             _check_own(home, model, number, folder, model_format, described.metadata or {})
@@ -158,7 +159,7 @@ def _outputs(signature: "ModelSignature | None") -> int:
     return int(math.prod(signature.outputs.inputs[0].shape[1:]))
 
 
-class _Said(NamedTuple):
+class _Metadata(NamedTuple):
     """Content of a version's metadata; earlier Evergreen versions recorded the classes only."""
 
     problem: ProblemName
@@ -166,11 +167,11 @@ class _Said(NamedTuple):
     table: TableSchema | None
 
 
-def _said_in(metadata: Mapping[str, Any] | None) -> _Said:
+def _read_metadata(metadata: Mapping[str, Any] | None) -> _Metadata:
     """Read the metadata that :func:`tasks.model_formats.base.metadata_of` wrote."""
     given = metadata or {}
     table = given.get("table")
-    return _Said(
+    return _Metadata(
         given.get("problem", "classification"),
         tuple(map(str, given.get("classes", ()))),
         None if table is None else TableSchema.model_validate(table),
@@ -178,8 +179,8 @@ def _said_in(metadata: Mapping[str, Any] | None) -> _Said:
 
 
 @contextmanager
-def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
-    """Raise errors of types `believed` unchanged, a missing library as SettingError, others as DataError."""
+def _load_errors_explained(name: str, *unchanged: type[EvergreenError]) -> Iterator[None]:
+    """Raise errors of the types `unchanged` as they are, a missing library as SettingError, others as DataError."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -189,10 +190,10 @@ def _said_of(name: str, *believed: type[EvergreenError]) -> Iterator[None]:
         ) from error
     except Exception as error:
         known = classify(error)
-        if known is not None and isinstance(known, believed):
+        if known is not None and isinstance(known, unchanged):
             raise known from error
         reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{name} can't be loaded ({reason}). {_remedy(name.split()[1])}") from error
+        raise DataError(f"{name} can't be loaded ({reason}). {_remedy(name)}") from error
 
 
 def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], ProblemName, TableSchema | None]:
@@ -204,11 +205,11 @@ def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], Problem
     import mlflow.models
 
     name = f"model {model} version {number}"
-    with _said_of(name, EvergreenError):
+    with _load_errors_explained(name, EvergreenError):
         info = mlflow.models.get_model_info(f"models:/{model}/{number}")
-        said = _said_in(info.metadata)
-    shape = _shape_of_table(said.table) or image_shape(info.signature, name)
-    return shape, said.problem, said.table
+        metadata = _read_metadata(info.metadata)
+    shape = _shape_of_table(metadata.table) or image_shape(info.signature, name)
+    return shape, metadata.problem, metadata.table
 
 
 def _shape_of_table(table: TableSchema | None) -> tuple[int, ...]:
@@ -262,23 +263,23 @@ def check_files(folder: Path, name: str, tags: Mapping[str, str]) -> ModelFormat
     if model_format is None or wrong:
         raise DataError(
             f"{name} is not a model that Evergreen registered: {wrong}. Loading it could run code that comes with "
-            f"it, so it is not loaded. {_remedy(name.split()[1])}"
+            f"it, so it is not loaded. {_remedy(name)}"
         )
     if metadata.get("transform", tags.get(TRANSFORM_TAG, "")) != tags.get(TRANSFORM_TAG, ""):
         raise DataError(
             f"{name}: its tag {TRANSFORM_TAG} is not the one that was registered, so it is not known how the model's "
-            f"rows are changed before it takes them. {_remedy(name.split()[1])}"
+            f"rows are changed before it takes them. {_remedy(name)}"
         )
     if METADATA_TAG in tags and tags[METADATA_TAG] != digest_json(metadata):
         raise DataError(
             f"{name}: the metadata in MLmodel are not those that were registered (their digest differs from the tag "
-            f"{METADATA_TAG}), so the model is not loaded. {_remedy(name.split()[1])}"
+            f"{METADATA_TAG}), so the model is not loaded. {_remedy(name)}"
         )
     for file, sha256 in _digests_in(tags, model_format).items():
         if not (folder / file).is_file() or digest_file(folder / file) != sha256:
             raise DataError(
                 f"{name}: {file} is not the file that was registered (its digest differs), so it is not loaded. "
-                f"{_remedy(name.split()[1])}"
+                f"{_remedy(name)}"
             )
     return model_format
 
@@ -304,9 +305,10 @@ def _check_own(
     elif kept.metadata is not None and kept.metadata != digest_json(metadata):
         changed = "the metadata in MLmodel are not those"
     if changed:
+        name = f"model {model} version {number}"
         raise DataError(
-            f"model {model} version {number}: {changed} that this home registered (the digest is not the one in "
-            f"{record_of(home, model, number)}), so the version is not loaded. {_remedy(model)} If the registry was "
+            f"{name}: {changed} that this home registered (the digest is not the one in "
+            f"{record_of(home, model, number)}), so the version is not loaded. {_remedy(name)} If the registry was "
             "deleted and made again on purpose, remove that record."
         )
 
@@ -318,9 +320,11 @@ def _tags(model: str, number: str) -> dict[str, str]:
     return tags
 
 
-def _remedy(model: str) -> str:
+def _remedy(name: str) -> str:
+    """What to do about a version that is not loaded; `name` is "model MODEL version NUMBER"."""
+    model = name.removeprefix("model ").rpartition(" version ")[0]
     return (
-        f"Point the alias to a version that can be: `evergreen rollback {model}`. If there is none, restore MLflow's "
-        "files of the version from a backup, or delete the alias on the model's page in `evergreen ui`: the next run "
-        "is then compared with no champion."
+        f"Point the alias to a version that can be loaded: `evergreen rollback {shlex.quote(model)}`. If there is "
+        "none, restore MLflow's files of the version from a backup, or delete the alias on the model's page in "
+        "`evergreen ui`: the next run is then compared with no champion."
     )

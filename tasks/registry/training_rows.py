@@ -79,7 +79,7 @@ def training_rows_of(
         folder = Home(Path(plan.home)).dataset(plan.recipe.name, identity)
         return known_rows(read_manifest(folder, identity), "train") if folder.is_dir() else None
     except DataError as error:
-        log.warning("training rows of %s version %s are not known: %s", plan.model, number, error)
+        log.warning("training rows of %s version %s are not known: %s", model or plan.model, number, error)
         return None
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from tasks.registry.aliases import VERDICT_TAG, WEIGHTS_TAG
 from tasks.trackers.mlflow_run import (
     HOME_TAG,
+    LONGEST_REASON,
     RECIPE_TAG,
     RUN_KEY_TAG,
     close_run,
     connect_patiently,
+    is_of_another_home,
     tags_of_run,
 )
 from tasks.trackers.paged_search import all_pages
@@ -32,7 +34,6 @@ log = logging.getLogger("evergreen.register")
 
 
 NOT_JUDGED = "not judged"
-_LONGEST_TAG = 500
 
 
 class Unjudged(NamedTuple):
@@ -82,18 +83,17 @@ def is_judged_elsewhere(client: "MlflowClient", home: Home, model: str, number: 
 
 def is_made_elsewhere(client: "MlflowClient", home: Home, model: str, number: str) -> bool:
     """Whether another home made the version. A version whose MLflow run names no home counts as this home's."""
-    run_id = client.get_model_version(model, number).run_id
-    return tags_of_run(client, run_id).get(HOME_TAG, home.identity) != home.identity
+    return is_of_another_home(client, home, client.get_model_version(model, number).run_id)
 
 
 def give_up(client: "MlflowClient", model: str, number: str, why: str) -> None:
     """Tag a version as not judged, so that no later run tries to judge the version again."""
     log.warning("%s version %s is not judged: %s", model, number, why)
     client.set_model_version_tag(model, number, VERDICT_TAG, NOT_JUDGED)
-    client.set_model_version_tag(model, number, "evergreen.why", why[:_LONGEST_TAG])
+    client.set_model_version_tag(model, number, "evergreen.why", why[:LONGEST_REASON])
 
 
-def close_left(plan: RunPlan, number: str) -> None:
+def close_unjudged_run(plan: RunPlan, number: str) -> None:
     """Set the MLflow run of version `number`, which stays unjudged, to KILLED."""
     client = connect_patiently(plan)
     if run_id := client.get_model_version(plan.model, number).run_id:

@@ -65,7 +65,7 @@ class ImageView:
 
     def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
         """See :class:`DataView`."""
-        return list(map(picture, inputs.mistakes[:_SHOWN_MISTAKES]))
+        return list(map(picture, inputs.example_pictures[:_SHOWN_MISTAKES]))
 
     def examples(self, inputs: ReportInputs, records: Sequence[Any]) -> list[tuple[Any, list[str]]]:
         """`records` without values: an image has no columns."""

@@ -29,13 +29,13 @@ class ReportInputs:
     the run key, and `changes` describes the ingredients that differ from the previous run. `commands` are
     (command, purpose) pairs.
 
-    The examples are the rows of `evaluation.examples`, in that order. For images,
-    `mistakes` holds their uint8 arrays of (channels, height, width). For a table, `example_rows` holds for each the
-    values of the feature columns as text, in the order of `dataset.table.raw.columns`.
+    The examples are the rows of `evaluation.examples`, in that order. For images, `example_pictures` holds their uint8
+    arrays of (channels, height, width). For a table, `example_rows` holds for each the values of the feature columns
+    as text, in the order of `dataset.table.raw.columns`.
 
     `predicted` is given for a problem that predicts numbers. `importances` maps columns to their share of what all
-    splits of a tree model gained; it is empty for other models. `generated`, of a model that generates
-    images, is (classes, images of each, channels, height, width).
+    splits of a tree model gained; it is empty for other models. `generated`, of a model that generates images, is
+    (classes, images of each, channels, height, width).
 
     Raises ValueError when the number of pictures or rows is not the number of examples.
     """
@@ -47,7 +47,7 @@ class ReportInputs:
     settings: dict[str, Any]
     ingredients: dict[str, Any]
     changes: tuple[str, ...]
-    mistakes: tuple[Picture, ...]
+    example_pictures: tuple[Picture, ...]
     commands: tuple[tuple[str, str], ...]
     created: datetime
     words: RunWords = field(default_factory=RunWords)
@@ -58,10 +58,10 @@ class ReportInputs:
 
     def __post_init__(self) -> None:
         """Check that each example has a picture or a row; otherwise examples would get the captions of others."""
-        shown = self.mistakes if self.dataset.has_images else self.example_rows
+        shown = self.example_pictures if self.dataset.has_images else self.example_rows
         noun = "pictures" if self.dataset.has_images else "rows"
         examples = self.evaluation.examples
         if len(shown) != len(examples):
             raise ValueError(
-                f"mistakes: {len(shown)} {noun} for {len(examples)} mistakes; give one {noun[:-1]} for each"
+                f"{len(shown)} {noun} for {len(examples)} examples; give one {noun[:-1]} for each"
             )

@@ -37,8 +37,7 @@ def _facts(look: Look, verdict: Verdict) -> LookFacts:
     ]
     facts += measure_of(look).facts(look, verdict)
     if round(look.reference_excess, 4):
-        facts.append(
-            ("In its accuracy from having been chosen", f"some {points(look.reference_excess)} points")
-        )
+        name = f"Selection bias in the accuracy of version {look.reference_version}"
+        facts.append((name, f"some {points(look.reference_excess)} points"))
     word = "better than" if look.question == "better" else "not worse than"
     return LookFacts(f"Is it {word} version {look.reference_version}?", tuple(facts))

@@ -95,7 +95,10 @@ def tone_of(change: float, higher_is_better: bool = True) -> Tone:
 
 
 def summary(verdict: Verdict, alias: str) -> str:
-    """The outcome and its reason; `alias` is what the version became: weights that passed the gate can be refused."""
+    """The outcome and its reason; `alias` is the alias that the version has after the decision.
+
+    A candidate that passed the gate and did not become champion was refused: its weights had been rolled back.
+    """
     refused = verdict.promote and alias != "champion"
     return f"Not promoted: {NOT_AGAIN}" if refused else verdict.summary
 

@@ -70,7 +70,7 @@ class SearchProgress:
         if self.bar is None:
             return
         if self._task is None:
-            self._task = self.bar.add_task("search", total=self.planned.search.size, said="")
+            self._task = self.bar.add_task("search", total=self.planned.search.size, counts="")
         losses = [
             result.validation_loss for result in self._results.values() if result.validation_loss is not None
         ]
@@ -78,7 +78,7 @@ class SearchProgress:
         self.bar.update(
             self._task,
             completed=len(self._results) + sum(map(self._share, self._running)),
-            said=f"{len(self._results)} of {self.planned.search.size} trials, {len(self._running)} running{best}",
+            counts=f"{len(self._results)} of {self.planned.search.size} trials, {len(self._running)} running{best}",
         )
 
     def _share(self, number: int) -> float:
@@ -98,7 +98,7 @@ def shown_search(planned: PlannedSearch) -> Iterator[SearchProgress]:
         TextColumn("  [bold]search[/]"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[counts]}"),
     )
     with Progress(*columns, console=terminal(), transient=True) as bar:
         yield SearchProgress(planned, bar)

@@ -64,7 +64,9 @@ class Comet:
             ),
         )
         if not self._experiment.alive:
-            raise ConnectionError(f"Comet did not accept the experiment {key}")
+            raise ConnectionError(
+                f"Comet did not accept the experiment {key}; check COMET_API_KEY and COMET_WORKSPACE"
+            )
         offline = isinstance(self._experiment, comet_ml.OfflineExperiment)
         self._last = self._archived_steps() if offline else _uploaded(comet_ml.API(), key)
         self._experiment.log_parameters(run.settings)

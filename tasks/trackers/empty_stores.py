@@ -120,9 +120,9 @@ def _migrate(kind: StoreKind, database: Path) -> None:
         check=False,
     )
     if done.returncode or not database.is_file():
-        said = (done.stderr or done.stdout).strip()[-_SHOWN:]
+        output = (done.stderr or done.stdout).strip()[-_SHOWN:]
         raise MigrationError(
-            f"{kind.package} did not create an empty database (status {done.returncode}): {said}"
+            f"{kind.package} did not create an empty database (status {done.returncode}): {output}"
         )
 
 

@@ -15,7 +15,7 @@ from tasks.trackers.mlflow_store import connect_once as connect_once
 from tasks.trackers.mlflow_store import connect_patiently as connect_patiently
 from tasks.trackers.paged_search import all_pages
 from tasks.trackers.provenance import FLOW_RUN_TAG, dataset_inputs, flow_run_tags, origin_tags
-from tasks.trackers.publisher import LAST_WORDS_S, within
+from tasks.trackers.publisher import AFTER_ERROR_S, within
 from tasks.trackers.publisher import Publisher as Publisher
 from training.errors import SettingError, StopRequestedError
 from training.plan import RunPlan
@@ -32,8 +32,9 @@ RUN_KEY_TAG = "evergreen.run_key"
 RECIPE_TAG = "evergreen.recipe"  # of an MLflow run: the recipe's name
 HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
+LONGEST_REASON = 500  # characters of an error or a reason in a tag, which MLflow's pages show whole
 _DELETED = "deleted"  # MLflow keeps a deleted experiment, with its name, until `mlflow gc`
-PARENT_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
+PARENT_RUN_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
 _OPENING = threading.Lock()  # two threads of this process that open the same run would create the run twice
 
 
@@ -57,7 +58,7 @@ def open_run(
     if ERROR_TAG in opened.data.tags:
         client.delete_tag(run_id, ERROR_TAG)
     if parent is not None:
-        client.set_tag(run_id, PARENT_TAG, parent)  # the newest search that has this trial
+        client.set_tag(run_id, PARENT_RUN_TAG, parent)  # the newest search that has this trial
     return run_id
 
 
@@ -90,6 +91,11 @@ def tags_of_run(client: "MlflowClient", run_id: str | None) -> dict[str, str]:
         if error.error_code == "RESOURCE_DOES_NOT_EXIST":
             return {}
         raise
+
+
+def is_of_another_home(client: "MlflowClient", home: Home, run_id: str | None) -> bool:
+    """Whether an MLflow run names another home. A run that names none, or that is not in the store, is this home's."""
+    return tags_of_run(client, run_id).get(HOME_TAG, home.identity) != home.identity
 
 
 def link_flow_run(client: "MlflowClient", run: "Run") -> None:
@@ -203,7 +209,7 @@ def record_inputs(client: "MlflowClient", run_id: str, plan: RunPlan, version: D
 def close_killed(client: "MlflowClient", plan: RunPlan) -> None:
     """Set other RUNNING runs of this recipe and home, in all experiments, to KILLED: their processes are gone."""
     ours = (
-        f"attributes.status = 'RUNNING' and tags.`evergreen.recipe` = '{plan.recipe.name}' "
+        f"attributes.status = 'RUNNING' and tags.`{RECIPE_TAG}` = '{plan.recipe.name}' "
         f"and tags.`{HOME_TAG}` = '{home_of(plan)}'"
     )
     experiment_ids = [experiment.experiment_id for experiment in all_pages(client.search_experiments)]
@@ -229,14 +235,14 @@ def failure_recorded(plan: RunPlan) -> Iterator[None]:
         yield
     except BaseException as error:
         # This error must reach the user even if MLflow fails, too; the next start closes a run that stays open.
-        within(LAST_WORDS_S, partial(_record_failure, plan, error))
+        within(AFTER_ERROR_S, partial(_record_failure, plan, error))
         raise
 
 
 def _record_failure(plan: RunPlan, error: BaseException) -> None:
     client = connect_once(plan)
     run_id = open_run(client, plan)
-    client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:500])
+    client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:LONGEST_REASON])
     stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
     close_run(client, run_id, "KILLED" if stopped else "FAILED")
 

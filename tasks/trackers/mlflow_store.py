@@ -36,9 +36,8 @@ _ENVIRONMENT = {
 }
 _CREDENTIALS = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 _SETTING = threading.Lock()
-_replaced: dict[
-    str, str | None
-] = {}  # values of these variables before an address replaced them; None: not set
+# Values of these variables before an address replaced them; None: not set.
+_replaced: dict[str, str | None] = {}
 _REFUSED = (401, 403)
 _IMPORT = threading.Lock()  # threads that import MLflow concurrently would see partially initialised modules
 
@@ -144,7 +143,7 @@ def _unusable(address: str, error: Exception) -> EvergreenError:
         return TransientError(f"tracking.uri {shown}: the database does not answer ({reason})")
     return SettingError(
         f"tracking.uri: {shown} is not where MLflow can record ({reason}). Use http(s)://host:port of a server, "
-        "a database whose driver is installed, or leave it out for the store under EVERGREEN_HOME."
+        "a database whose driver is installed, or leave tracking.uri out for the store under EVERGREEN_HOME."
     )
 
 

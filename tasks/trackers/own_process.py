@@ -49,13 +49,13 @@ class OwnProcess:
         """Start the process and open the run there; returns the text that tells the run's location."""
         self._log = run.folder / self._name / "output.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("ab") as said:
+        with self._log.open("ab") as log_file:
             self._process = subprocess.Popen(
                 # -P: otherwise Python would import a folder `tasks` of the working directory.
                 [sys.executable, "-P", "-m", "tasks.trackers.own_process", self._name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=log_file,
                 text=True,
                 start_new_session=True,  # Ctrl-C does not reach the tracker, which must still receive the final status
             )

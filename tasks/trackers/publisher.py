@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.tracking")
 
-LAST_WORDS_S = 10.0
+# Longest time to record a failure in MLflow: the error must reach the user even if MLflow hangs.
+AFTER_ERROR_S = 10.0
 _MOST_POINTS = 1000  # MLflow's limit for one call
 
 
@@ -51,7 +52,7 @@ class Publisher:
     _monitor: Any = None
     _next_try: float = 0.0
     _pause: float = 0.0
-    _said_damaged: bool = False
+    _warned_of_damage: bool = False
 
     def __post_init__(self) -> None:
         self._tail = self.file.tail()
@@ -72,7 +73,7 @@ class Publisher:
             yield
         except BaseException:
             # The block's error must reach the caller, and an interrupted run must not wait for an unreachable store.
-            within(LAST_WORDS_S, lambda: self._end(thread), self._read_on, self._send)
+            within(AFTER_ERROR_S, lambda: self._end(thread), self._read_on, self._send)
             raise
         self._end(thread)
         self.flush()
@@ -119,9 +120,9 @@ class Publisher:
         """Read new points. Warns once about damaged ones: they stay missing unless training computes them again."""
         points = self._tail.new()
         damage = self._tail.damage
-        if damage and not self._said_damaged:
+        if damage and not self._warned_of_damage:
             log.warning("%s: damaged (%s); MLflow gets the other points", self.file.path, damage)
-        self._said_damaged = bool(damage)
+        self._warned_of_damage = bool(damage)
         self._unsent += points
         self._tell(points)
 
@@ -217,7 +218,7 @@ def within(seconds: float, *actions: Callable[[], object]) -> None:
             for action in actions:
                 action()
 
-    thread = threading.Thread(target=work, name="evergreen-last-words", daemon=True)
+    thread = threading.Thread(target=work, name="evergreen-after-error", daemon=True)
     thread.start()
     thread.join(seconds)
 

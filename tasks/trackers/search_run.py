@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from tasks.trackers.mlflow_run import (
     ERROR_TAG,
     HOME_TAG,
+    LONGEST_REASON,
+    RECIPE_TAG,
     close_killed,
     close_run,
     connect_once,
@@ -22,7 +24,7 @@ from tasks.trackers.mlflow_run import (
 )
 from tasks.trackers.paged_search import all_pages
 from tasks.trackers.provenance import origin_tags
-from tasks.trackers.publisher import LAST_WORDS_S, Publisher, within
+from tasks.trackers.publisher import AFTER_ERROR_S, Publisher, within
 from training.attempts.metrics import MetricsFile
 from training.plan import RunPlan
 from training.records import DatasetVersion
@@ -51,13 +53,12 @@ def open_search(client: "MlflowClient", search: Search, plan: RunPlan) -> str:
         all_pages, client.search_runs, [experiment_id], wanted, order_by=["attributes.start_time ASC"]
     )
     if not (runs := find()):
-        tags = {SEARCH_TAG: search.key, "evergreen.recipe": search.recipe, HOME_TAG: home_of(plan)}
+        tags = {SEARCH_TAG: search.key, RECIPE_TAG: search.recipe, HOME_TAG: home_of(plan)}
         name = f"{search.recipe}-search-{search.key[:8]}"
         client.create_run(experiment_id, run_name=name, tags=tags | origin_tags(plan))
         runs = find()
-    opened, *twins = (
-        runs  # twins: the answer to the request that created the run was lost, and MLflow repeated it
-    )
+    # Twins: the answer to the request that created the run was lost, and MLflow's client repeated the request.
+    opened, *twins = runs
     for twin in twins:
         client.delete_run(twin.info.run_id)
     run_id: str = opened.info.run_id
@@ -97,7 +98,7 @@ def publish_trial(
     client.set_tag(run_id, TRIAL_TAG, str(result.number))
     client.set_tag(run_id, STATUS_TAG, result.status)
     if result.error:
-        client.set_tag(run_id, ERROR_TAG, result.error[:500])
+        client.set_tag(run_id, ERROR_TAG, result.error[:LONGEST_REASON])
     close_run(client, run_id, _STATUS[result.status])
 
 
@@ -125,7 +126,7 @@ def search_failure_recorded(plan: RunPlan, search: Search) -> Iterator[None]:
     except BaseException as error:
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         # This error must reach the user even if MLflow fails, too; the next start closes a run that stays open.
-        within(LAST_WORDS_S, partial(_close, plan, search, status))
+        within(AFTER_ERROR_S, partial(_close, plan, search, status))
         raise
 
 

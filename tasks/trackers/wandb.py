@@ -19,11 +19,8 @@ if TYPE_CHECKING:
     import wandb
 
 _ID_LENGTH = 32  # characters of the run key that are the id of the W&B run
-_EXIT_CODES: Mapping[Status, int] = {
-    "FINISHED": 0,
-    "FAILED": 1,
-    "KILLED": 255,
-}  # as the exit code of W&B itself after Ctrl-C
+# 255: the exit code of W&B itself after Ctrl-C.
+_EXIT_CODES: Mapping[Status, int] = {"FINISHED": 0, "FAILED": 1, "KILLED": 255}
 
 
 class WeightsAndBiases:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from tasks.comparison import EVALUATION, comparison_folders, of_champion, owner_of
+from tasks.comparison import EVALUATION, as_champion_already, comparison_folders, owner_of
 from tasks.gate import asks_for_look, has_earlier_words, has_first_rules, judge
 from tasks.gate.measures import measure_of
 from tasks.registry.aliases import versions_with_weights
@@ -106,8 +106,8 @@ def verdict_recorded(run: Evidence) -> Outcome:
     for version in run.versions:
         if is_judged_elsewhere(client, run.home, model, str(version.version)):
             continue
-        if (said := version.tags.get("evergreen.verdict")) != word:
-            wrong.append(f"version {version.version} says {said}, release.json {word}")
+        if (tag := version.tags.get("evergreen.verdict")) != word:
+            wrong.append(f"version {version.version} says {tag}, release.json {word}")
     return judged(wrong, f"{word} in release.json, in MLflow's verdict.json and on the version")
 
 
@@ -130,18 +130,18 @@ def verdict_follows(run: Evidence) -> Outcome:
     recorded = verdict.model_dump(mode="json", exclude_unset=True)
     same = any(
         _of_record(variant.model_dump(mode="json"), recorded) == recorded
-        for variant in (again, *_of_champion(again))
+        for variant in (again, *_as_champion_already(again))
     )
     other_words = has_first_rules(verdict) or has_earlier_words(verdict)
     if same or (other_words and _decision(again) == _decision(verdict)):
         return Outcome(True, ", ".join(passed))
-    said = "promote" if again.promote else "keep"
-    return Outcome(False, f"the gate now says {said} ({', '.join(passed)}), the recorded verdict differs")
+    word = "promote" if again.promote else "keep"
+    return Outcome(False, f"the gate now says {word} ({', '.join(passed)}), the recorded verdict differs")
 
 
-def _of_champion(verdict: Verdict) -> tuple[Verdict, ...]:
-    """`verdict` with the summary of :func:`of_champion`, if the candidate passed the gate; else none."""
-    return (of_champion(verdict),) if verdict.promote else ()
+def _as_champion_already(verdict: Verdict) -> tuple[Verdict, ...]:
+    """`verdict` with the summary of :func:`as_champion_already`, if the candidate passed the gate; else none."""
+    return (as_champion_already(verdict),) if verdict.promote else ()
 
 
 def _of_record(value: Any, recorded: Any) -> Any:
@@ -206,9 +206,9 @@ def _recounted(
 
 def _wrong(pairs: Pairs, agree: Callable[[float, float], bool]) -> list[str]:
     return [
-        f"{name} is recorded as {said}, computed {counted}"
-        for name, (said, counted) in pairs.items()
-        if not agree(said, counted)
+        f"{name} is recorded as {recorded}, computed {computed}"
+        for name, (recorded, computed) in pairs.items()
+        if not agree(recorded, computed)
     ]
 
 

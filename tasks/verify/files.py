@@ -158,8 +158,8 @@ def _wrong_with_checkpoint(run: Evidence, folder: Path) -> Iterator[str]:
         yield f"{folder.name}: {type(error).__name__}: {error}"
         return
     for name, value in actual.items():
-        if (said := getattr(manifest, name)) != value:
-            yield f"{folder.name}: {name} is {value}, its manifest says {said}"
+        if (listed := getattr(manifest, name)) != value:
+            yield f"{folder.name}: {name} is {value}, its manifest says {listed}"
 
 
 def _wrong_with_columns(version: DatasetVersion, split: Split) -> Iterator[str]:

@@ -8,11 +8,10 @@ import pyarrow as pa
 
 from training.data.dataset import binary_to_numpy
 from training.data.preprocessing.applying import model_inputs
+from training.data.tables.values import FEATURE
 from training.data.text.shards import TOKENS
 from training.data.text.unpacking import token_ids
 from training.records import DatasetVersion
-
-_FEATURE = "feature."  # beginning of the names of the feature columns of a table's part files
 
 
 def input_columns(version: DatasetVersion) -> list[str]:
@@ -21,7 +20,7 @@ def input_columns(version: DatasetVersion) -> list[str]:
         return ["image"]
     if version.text is not None:
         return [TOKENS]
-    return [f"{_FEATURE}{column.name}" for column in version.table.raw.columns]
+    return [f"{FEATURE}{column.name}" for column in version.table.raw.columns]
 
 
 def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
@@ -31,4 +30,4 @@ def inputs_of(part: pa.Table, version: DatasetVersion) -> npt.NDArray[Any]:
         return images
     if version.text is not None:
         return token_ids(part)
-    return model_inputs(part, version.table, _FEATURE)
+    return model_inputs(part, version.table, FEATURE)

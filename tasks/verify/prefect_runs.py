@@ -16,6 +16,7 @@ from tasks.doctor.store import holders
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.residue import is_held
+from training.storage.run_lock import lock_file
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -86,12 +87,12 @@ def _active_there() -> "list[FlowRun]":
 def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
     """Whether a process works on a flow run; None when that can't be determined from here."""
     plan: dict[str, Any] = flow_run.parameters.get("plan") or {}
-    recipe = str(plan.get("recipe", {}).get("name") or flow_run.parameters.get("recipe", ""))
-    if is_held(run.home.locks / f"run-{Path(recipe).stem}.lock"):
+    given = str(flow_run.parameters.get("recipe", ""))
+    recipe = plan.get("recipe", {}).get("name") or (Path(given).stem if given.endswith(".py") else given)
+    if is_held(lock_file(run.home, recipe)):
         return True
-    pid = (
-        flow_run.infrastructure_pid or ""
-    )  # of the process on the worker's machine, which Prefect does not name
+    # The process is on the worker's machine, which Prefect does not name.
+    pid = flow_run.infrastructure_pid or ""
     if pid.isdigit() and psutil.pid_exists(int(pid)):
         return True
     if plan.get("home") == str(run.home.root):

@@ -10,6 +10,7 @@ from pathlib import Path
 from tasks.doctor.leftovers import leftovers
 from tasks.verify.evidence import Evidence
 from tasks.verify.finding import NoEvidence, Outcome, few, judged
+from training.storage.run_lock import lock_file
 
 SHARED_MEMORY = Path("/dev/shm")
 # Names that torch, Python's multiprocessing and Ray give to their segments.
@@ -30,7 +31,7 @@ def locks(run: Evidence) -> Outcome:
     recipe, model = run.plan.recipe.name, run.plan.model
     data = run.home.dataset(recipe, run.plan.fingerprint)
     ours = {
-        run.home.locks / f"run-{recipe}.lock",
+        lock_file(run.home, recipe),
         run.home.locks / f"registry-{model}.lock",
         *data.glob(".*.lock"),
     }
@@ -45,7 +46,7 @@ def locks(run: Evidence) -> Outcome:
 
 def is_at_work(run: Evidence, recipe: str) -> bool:
     """Whether a process works on `recipe`: such a process holds the recipe's lock until it ends."""
-    return is_held(run.home.locks / f"run-{recipe}.lock")
+    return is_held(lock_file(run.home, recipe))
 
 
 def stop_file(run: Evidence) -> Outcome:

@@ -15,19 +15,19 @@ def mlflow_run(run: Evidence) -> Outcome:
     if not store.runs and not run.is_finished:
         raise NoEvidence("not finished, and not in MLflow yet")
     status = store.run.info.status
-    said = f"{store.run.info.run_id} is {status}"
+    in_mlflow = f"{store.run.info.run_id} is {status}"
     twins = len(store.runs_of_experiment)
     problems = [] if twins == 1 else [f"{twins} MLflow runs have this run key"]
     if run.is_finished and store.run.info.run_id != run.release.mlflow_run_id:
-        problems.append(f"release.json names MLflow run {run.release.mlflow_run_id}, MLflow has {said}")
+        problems.append(f"release.json names MLflow run {run.release.mlflow_run_id}, MLflow has {in_mlflow}")
     done = run.is_finished or (run.is_trial and (run.paths.model / TRAINED).is_file())
     if done != (status == "FINISHED"):
-        problems.append(f"{said}, but the run is {'finished' if done else 'not finished'}")
+        problems.append(f"{in_mlflow}, but the run is {'finished' if done else 'not finished'}")
     elif status == "RUNNING":
-        problems.append(f"{said}, but no process works on it")
+        problems.append(f"{in_mlflow}, but no process works on it")
     if problems and status == "RUNNING" and is_at_work(run, run.plan.recipe.name):
-        raise NoEvidence(f"{said}, and a process works on it")
-    return judged(problems, said)
+        raise NoEvidence(f"{in_mlflow}, and a process works on it")
+    return judged(problems, in_mlflow)
 
 
 def others_running(run: Evidence) -> Outcome:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.registry.aliases import CHALLENGER, CHAMPION, PREVIOUS, champion_of
 from tasks.trackers.embedded_store import store_file
-from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect, tags_of_run
+from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect, is_of_another_home
 from tasks.trackers.paged_search import all_pages
 from tasks.trackers.provenance import FLOW_RUN_TAG
 from tasks.verify.finding import NoEvidence
@@ -71,8 +71,7 @@ class Store:
 
     def is_ours(self, version: "ModelVersion") -> bool:
         """Whether this home made the version. A version whose MLflow run names no home counts as this home's."""
-        made_in = tags_of_run(self.client, version.run_id).get(HOME_TAG, self.home.identity)
-        return bool(made_in == self.home.identity)
+        return not is_of_another_home(self.client, self.home, version.run_id)
 
     @cached_property
     def aliases(self) -> dict[str, str | None]:

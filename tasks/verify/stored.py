@@ -15,17 +15,17 @@ def objects(run: Evidence) -> Outcome:
     url = run.plan.settings.storage.url
     if url is None:
         return Outcome(True, "the run uses no object store")
-    stored = StoredRun(open_store(url), prefix_of_run(run.plan.recipe.name, run.paths.root.name))
+    stored_run = StoredRun(open_store(url), prefix_of_run(run.plan.recipe.name, run.paths.root.name))
     try:
-        state = stored.newest_entry()
+        state = stored_run.newest_entry()
     except DataError as error:
         return Outcome(False, f"{error} The next attempt of the run continues from the entry before it")
     files = state.model + tuple(file for checkpoint in state.checkpoints for file in checkpoint.files)
-    problems = stored.damage(files)
+    problems = stored_run.damage(files)
     if problems:
         remedy = (
-            f"Restore the objects, or delete {url}/{stored.prefix}: this home keeps a finished training, and another "
-            "home trains again"
+            f"Restore the objects, or delete {url}/{stored_run.prefix}: this home keeps a finished training, and "
+            "another home trains again"
         )
         return judged([*problems[:2], remedy], "")
     finished = "the finished training" if state.model else "no finished training"
@@ -41,8 +41,8 @@ def dataset(run: Evidence) -> Outcome:
         return Outcome(True, "the run uses no object store")
     store, count = open_store(url), 0
     try:
-        there = stored_datasets.stored_version(run.dataset, store)
-        problems, count = stored_datasets.damage(there, store), len(files_of(there))
+        stored_version = stored_datasets.stored_version(run.dataset, store)
+        problems, count = stored_datasets.damage(stored_version, store), len(files_of(stored_version))
     except FileNotFoundError:
         return Outcome(True, f"the dataset is not in {url}: a training uploads it for workers on Ray")
     except DataError as error:

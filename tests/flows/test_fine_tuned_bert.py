@@ -87,7 +87,7 @@ def test_a_folder_starts_the_first_model_and_the_champion_the_next(
     same = {name for name in given if torch.equal(given[name], trained[name])}
     assert same == {name for name in given if name.startswith("bert.embeddings.")}
     assert first.alias == "champion"
-    with pytest.raises(SettingError, match=r"another head: it lacks classifier\.bias.*init_head=new"):
+    with pytest.raises(SettingError, match=r"another head: they lack classifier\.bias.*init_head=new"):
         preview(recipe, {"training": {"init_head": "keep"}}, home)
 
     planned = preview(recipe, {"training": {"init_from": "champion"}, "seed": 1}, home)

@@ -11,7 +11,7 @@ from flows.search_outcome import outcome_if_done
 from flows.tune import tune
 from tasks.registry.aliases import CHAMPION, champion_of
 from tasks.search import search
-from tasks.trackers.mlflow_run import PARENT_TAG, RUN_KEY_TAG, connect
+from tasks.trackers.mlflow_run import PARENT_RUN_TAG, RUN_KEY_TAG, connect
 from tasks.train import keep_plan
 from tasks.verify import verify
 from training.attempts.history import read_attempts
@@ -100,7 +100,7 @@ def test_a_population_is_trained_in_generations(
     parent = runs.pop(search_record.mlflow_run_id)
     assert parent.data.params["generations"] == "3"
     assert parent.data.params["trials"] == "9"
-    assert {run.data.tags[PARENT_TAG] for run in runs.values()} == {search_record.mlflow_run_id}
+    assert {run.data.tags[PARENT_RUN_TAG] for run in runs.values()} == {search_record.mlflow_run_id}
     assert {run.data.tags[RUN_KEY_TAG] for run in runs.values()} == {
         trial.run_key for trial in search_record.trials
     }
@@ -174,9 +174,8 @@ def test_a_population_keeps_its_size_although_its_values_are_few(
     first_draws = [
         _explored(parse_space(space), parents[trial.number], 0, trial.number) for trial in replaced
     ]
-    assert any(
-        draw == parents[trial.number] for draw, trial in zip(first_draws, replaced, strict=True)
-    )  # a second draw was needed
+    # A second draw was needed.
+    assert any(draw == parents[trial.number] for draw, trial in zip(first_draws, replaced, strict=True))
     # Without a champion, the first generation starts from new weights, which are not frozen.
     assert [plan.initial is None for plan in planned.plans] == [True, True, False, False, False, False]
     assert all(list(plan.settings.training.freeze) == [] for plan in planned.plans[2:])  # type: ignore[attr-defined]

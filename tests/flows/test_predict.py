@@ -182,12 +182,12 @@ def test_the_flow_returns_the_summary(served_home, tmp_path, monkeypatch):
 def test_predictions_are_reported_although_prefects_server_fails_at_their_end(
     served_home, tmp_path, monkeypatch, caplog
 ):
-    from flows.predict import predicted
+    from flows.predict import run_prediction
 
     monkeypatch.setenv("EVERGREEN_HOME", str(served_home.root))
     save(tmp_path / "images", [("0.png", "red top")])
     with server_fails_at_the_end() as refused:
-        summary = predicted(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
+        summary = run_prediction(MODEL, str(tmp_path / "images"), str(tmp_path / "result.parquet"))
     assert refused
     assert (summary.rows, "the prediction is done" in caplog.text) == (1, True)
 

@@ -19,7 +19,7 @@ from flows.search_outcome import outcome_if_done
 from flows.tune import tune
 from tasks.registry.aliases import CHAMPION, champion_of
 from tasks.search import search
-from tasks.trackers.mlflow_run import PARENT_TAG, RUN_KEY_TAG, connect
+from tasks.trackers.mlflow_run import PARENT_RUN_TAG, RUN_KEY_TAG, connect
 from tasks.train import keep_plan
 from tasks.verify import verify
 from training.attempts.history import read_attempts
@@ -122,7 +122,7 @@ def test_mlflow_has_a_parent_with_the_trials_and_nothing_is_registered(searched:
     parent = runs.pop(searched.search_record.mlflow_run_id)
     assert parent.info.status == "FINISHED"
     assert parent.data.params["space.training.learning_rate"] == RATES["training.learning_rate"]
-    assert {run.data.tags[PARENT_TAG] for run in runs.values()} == {parent.info.run_id}
+    assert {run.data.tags[PARENT_RUN_TAG] for run in runs.values()} == {parent.info.run_id}
     by_key = {run.data.tags[RUN_KEY_TAG]: run for run in runs.values()}
     for trial in searched.search_record.trials:
         run, result = by_key.pop(trial.run_key), searched.search_record.result_of(trial)

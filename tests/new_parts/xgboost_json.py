@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tasks.model_formats.logged_models import unexpected_entry
 from tasks.model_formats.table_models import RAW_PARTS, TableFlavor, foreign_code, is_raw, log_trees
-from tasks.model_formats.trees import check_trees
+from tasks.model_formats.xgboost_trees import check_trees
 from training.errors import DataError
 from training.problems.base import Predict
 from training.recipe import Recipe

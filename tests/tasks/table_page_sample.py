@@ -140,7 +140,7 @@ def regression_report(
         settings=describe(Settings(training=XGBoostSettings(rounds=ROUNDS))),
         changes=(),
         commands=(),
-        mistakes=(),
+        example_pictures=(),
         words=run_words("table", "xgboost", "regression"),
         example_rows=tuple(tuple(f"{value:g}" for value in rows[error.row]) for error in worst),
         predicted=Predicted(targets.astype(float), ours.astype(float)),
@@ -161,7 +161,7 @@ def class_table_report(text: str = "Torgersen") -> ReportInputs:
     return replace(
         images,
         dataset=version,
-        mistakes=(),
+        example_pictures=(),
         words=run_words("table", "torch", "classification"),
         example_rows=tuple((text, "2022-01-08", "–") for _ in images.evaluation.mistakes),
     )

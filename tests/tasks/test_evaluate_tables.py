@@ -225,7 +225,7 @@ def test_predictions_that_are_not_finite_name_the_row_or_the_version(
 
     number = champion_of(connect(None, new_candidate.home), "parcels")
     assert number is not None
-    champion = tasks.evaluate.Champion(number, predict, (), np.empty(0, np.uint64))
+    champion = tasks.evaluate.ComparedVersion(number, predict, (), np.empty(0, np.uint64))
     with pytest.raises(
         DataError, match=rf"parcels version {number} gives predictions that are not finite.*rollback"
     ):
@@ -269,7 +269,7 @@ def test_probabilities_that_are_not_finite_name_the_candidates_row_or_the_champi
         return broken[: len(inputs)]
 
     for classes in (("high", "low"), ("low", "high")):
-        champion = tasks.evaluate.Champion("7", predict, classes, np.empty(0, np.uint64))
+        champion = tasks.evaluate.ComparedVersion("7", predict, classes, np.empty(0, np.uint64))
         with pytest.raises(DataError, match=r"parcels version 7 gives predictions that are not finite"):
             compare(
                 new_candidate.plan, new_candidate.version, new_candidate.trained, champion, None, tmp_path

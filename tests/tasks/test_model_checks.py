@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_tables import described, values
 
-from tasks.checks.model_checks import compare_champion
+from tasks.checks.model_checks import check_comparable
 from training.errors import SettingError
 from training.records import DatasetVersion, ProblemName, TableColumn, TableSchema
 from training.table_records import TextEncoding
@@ -29,7 +29,7 @@ NUMBERS = IMAGES.model_copy(update={"table": INK, "problem": "regression"})
 
 
 def compared(champion: DatasetVersion, version: DatasetVersion) -> None:
-    compare_champion("m", "4", (champion.shape, champion.problem, champion.table), version)
+    check_comparable("m", "4", (champion.shape, champion.problem, champion.table), version)
 
 
 def changed(index: int, **fields: Any) -> DatasetVersion:

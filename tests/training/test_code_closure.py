@@ -101,6 +101,8 @@ KERAS = OWN_LOOP | {
     "trainers.keras.module",
     "trainers.keras.trainer",
     "trainers.keras.worker",
+    "trainers.network.keras_import",
+    "trainers.network.steps",
 }
 TENSORFLOW = (NETWORK - {f"trainers.network.{name}" for name in ("modules", "replay")}) | {
     "trainers.own_loop",
@@ -114,6 +116,8 @@ TENSORFLOW = (NETWORK - {f"trainers.network.{name}" for name in ("modules", "rep
     "trainers.tensorflow.strategy",
     "trainers.tensorflow.trainer",
     "trainers.tensorflow.worker",
+    "trainers.network.keras_import",
+    "trainers.network.steps",
 }
 LIGHTNING = NETWORK | {
     "trainers.network.later_replay",
@@ -127,6 +131,7 @@ LIGHTNING = NETWORK | {
     "trainers.lightning.worker",
     "trainers.network.logged_values",
     "trainers.network.plain_state",
+    "trainers.network.steps",
 }
 ACCELERATE = NETWORK | {
     "trainers.network.later_replay",
@@ -139,6 +144,7 @@ ACCELERATE = NETWORK | {
     "trainers.accelerate.worker",
     "trainers.network.logged_values",
     "trainers.network.plain_state",
+    "trainers.network.steps",
 }
 TRANSFORMERS = NETWORK | {
     "trainers.network.dataset_checks",
@@ -155,6 +161,7 @@ TRANSFORMERS = NETWORK | {
     "trainers.transformers.own_settings",
     "trainers.transformers.trainer",
     "trainers.transformers.worker",
+    "trainers.network.steps",
 }
 BOOSTING = {
     "trainers.boosting",
@@ -164,6 +171,7 @@ BOOSTING = {
     "trainers.boosting.rounds",
     "trainers.boosting.worker",
     "trainers.early_stopping",
+    "trainers.entry",
 }
 XGBOOST = BOOSTING | {
     "trainers.xgboost",
@@ -312,6 +320,7 @@ IMPORTED_FROM_OUTSIDE = {
     "machine": {"available_cpus"},
     "network_addresses": {"INTERFACE", "own_address"},
     "recipe": {"BuildModel", "Recipe", "modules_set_aside", "reload"},
+    "recipe_checks": {"check_augmentation_of"},
     "recipe_errors": {"named_as"},
     "recipe_metrics": {"RecipeMetrics"},
     "seams": {"PROBLEMS", "TrainerName", "install_command", "trainer_part"},

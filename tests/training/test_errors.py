@@ -297,8 +297,8 @@ def test_a_traceback_that_was_cut_short_ends_with_what_was_raised_too() -> None:
     assert isinstance(known, ResourceError)
     assert str(known) == (
         "Out of memory or disk: RuntimeError: Got the following error when running the callback: MemoryError: "
-        "<EMPTY MESSAGE>. Lower training.global_batch_size or scaling.num_workers, or free some, and run the same "
-        "command, which resumes the run."
+        "<EMPTY MESSAGE>. Lower training.global_batch_size or scaling.num_workers, or free memory or disk, and run "
+        "the same command, which resumes the run."
     )
 
 

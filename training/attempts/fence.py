@@ -58,7 +58,10 @@ class Fence:
         """
         newest, group, by = _read(paths.fence)
         if (newest, by) != (number, driver):
-            raise SupersededError(f"attempt {number} was superseded by attempt {newest}")
+            raise SupersededError(
+                f"attempt {number} of driver {driver or 'unknown'} was superseded by attempt {newest} of driver "
+                f"{by or 'unknown'}"
+            )
         return cls(paths.fence, number, group + 1, driver)._written()
 
     @classmethod
@@ -76,8 +79,8 @@ class Fence:
         now = _read(self.file)
         if now != (self.number, self.group, self.driver):
             raise SupersededError(
-                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was superseded "
-                f"by attempt {now[0]}.{now[1]}"
+                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was superseded by attempt "
+                f"{now[0]}.{now[1]} of driver {now[2] or 'unknown'}"
             )
 
     def check_attempt(self) -> None:

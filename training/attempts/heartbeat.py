@@ -57,8 +57,8 @@ class Heartbeat:
     _first_step_at: float = 0.0  # time of the first finished step, less _waited
     _last_step_at: float = 0.0  # time of the newest finished step, less _waited
     _waited: float = 0.0  # seconds between heartbeats of one step, as in a validation or a wait for a disk
-    _newest: float = 0.0  # when the newest heartbeat was
-    _written: float = 0.0
+    _newest_at: float = 0.0  # time of the newest heartbeat
+    _written_at: float = 0.0  # time when the file was last written
     _identity: dict[str, object] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)  # threads beat while others wait
 
@@ -80,7 +80,7 @@ class Heartbeat:
     def finish(self, step: int) -> None:
         """Record at once that the finished model is committed."""
         with self._lock:
-            self.finished, self._written = True, -self.interval_s
+            self.finished, self._written_at = True, -self.interval_s
             self._beat(step)
 
     def beat(self, step: int) -> None:
@@ -91,9 +91,9 @@ class Heartbeat:
     def _beat(self, step: int) -> None:
         now = time.monotonic()
         self._note_step(step, now)
-        if now - self._written < self.interval_s:
+        if now - self._written_at < self.interval_s:
             return
-        self._written = now
+        self._written_at = now
         gap = (self._last_step_at - self._first_step_at) / max(1, self._steps_done - 1)
         beat = Beat.model_validate(
             {**self._identity, "step": step, "gap_s": gap, "moved": self.moved, "finished": self.finished}
@@ -109,8 +109,8 @@ class Heartbeat:
             if self._steps_done == 1:  # the time before this is start-up, not part of the mean
                 self._first_step_at = self._last_step_at
         elif self._step is not None:
-            self._waited += now - self._newest
-        self._newest, self._step = now, max(step, self._step or 0)
+            self._waited += now - self._newest_at
+        self._newest_at, self._step = now, max(step, self._step or 0)
 
     @contextmanager
     def kept_beating(self, step: int) -> Iterator[None]:
@@ -136,7 +136,10 @@ def _run_of(beats: Path) -> str:
 
 
 def furthest_step(paths: RunPaths) -> int:
-    """The last step that a worker has reported. A new attempt overwrites the heartbeats of the attempts before it."""
+    """The highest step in the workers' last heartbeats; 0 without heartbeats.
+
+    A new attempt overwrites the heartbeats of the attempts before it.
+    """
     return max((beat.step for beat in read_beats(paths)), default=0)
 
 

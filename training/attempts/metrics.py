@@ -26,7 +26,8 @@ from training.storage.record_files import (
 # The metrics that every trainer writes, with the name of the problem's metric in place of {metric}. `evergreen verify`
 # looks for them.
 AT_INTERVALS = ("train/loss", "train/{metric}", "train/learning_rate", "speed/data_wait_share")
-SPEEDS = {"speed/images_per_s", "speed/rows_per_s"}  # at intervals, too: one of both, by what the rows are
+# At intervals, too: the first of images, the other of other rows.
+SPEEDS = {"speed/images_per_s", "speed/rows_per_s"}
 AT_EPOCH_ENDS = ("validation/loss", "validation/{metric}", "epoch")
 
 

@@ -51,12 +51,10 @@ class Outbox:
     root: Path
     rank: int
     fence: str
-    _sent: dict[str, tuple[int, bytes]] = field(
-        default_factory=dict
-    )  # by name: number of bytes sent, and the last of these bytes
-    _received: dict[str, bytes] = field(
-        default_factory=dict
-    )  # heartbeats of older attempts, from the driver: not sent back when they are written to `root` again
+    # By name: number of bytes sent, and the last of these bytes.
+    _sent: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    # Heartbeats of older attempts, from the driver: not sent back when they are written to `root` again.
+    _received: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         of_first = _OF_FIRST if self.rank == 0 else ()
@@ -89,7 +87,7 @@ class Outbox:
     def apply_reply(self, reply: Reply) -> None:
         """Write the driver's requests to the files that the worker polls; a changed fence fences out its group.
 
-        `self.fence` stays what it was: by it, the driver recognises a worker that was replaced.
+        `self.fence` is not changed: by its value, the driver recognises a worker that was replaced.
         """
         paths = RunPaths(self.root)
         if reply.fence != self.fence and self.rank == 0:

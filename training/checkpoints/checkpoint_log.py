@@ -69,9 +69,8 @@ class CheckpointLog:
     # Called before a rename and before damaged checkpoints are removed; an error prevents both.
     before_commit: Callable[[], None] = lambda: None
     progress: Callable[[], None] = lambda: None  # called each second while `wait` waits for a write
-    moved: Callable[[int], None] = lambda _: (
-        None
-    )  # called with each number of bytes read, written or transferred
+    # Called with each number of bytes read, written or transferred.
+    moved: Callable[[int], None] = lambda _: None
     pinned: int | None = None  # step of a checkpoint that must not be pruned
     metrics: MetricsFile | None = None  # the run's metric points, checked against each checkpoint
     writers: Writers = field(default_factory=Writers)
@@ -104,18 +103,18 @@ class CheckpointLog:
         :class:`OwnRows` are written.
         """
         self.wait_until_copied()
-        rest, rows = separate(state)
+        rest, own_rows = separate(state)
         given = {
             "rest": rest if self.writers.is_first else {},
-            "rows": {key: own.rows for key, own in rows.items()},
+            "rows": {key: own.rows for key, own in own_rows.items()},
         }
         copied = self._copies.take(given, steady)  # into other memory than the copy still being written
-        parts = {key: replace(own, rows=copied["rows"][key]) for key, own in rows.items()}
+        copied_rows = {key: replace(own, rows=copied["rows"][key]) for key, own in own_rows.items()}
         self.wait()
         self._copied.clear()
         points = self.metrics.count() if self.metrics is not None else None
         self._writer = threading.Thread(
-            target=self._write, args=(position, copied["rest"], parts, score, points), daemon=True
+            target=self._write, args=(position, copied["rest"], copied_rows, score, points), daemon=True
         )
         self._writer.start()
 
@@ -142,7 +141,8 @@ class CheckpointLog:
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
         """Position and state of the newest undamaged checkpoint with all metric points up to it, or None.
 
-        Raises OSError if the disk can't read the state of any checkpoint.
+        Raises the disk's OSError if no checkpoint could be loaded, and the disk could not read the state of at least
+        one of them.
         """
         unreadable: _UnreadableError | None = None
         for path in reversed(self.entries()):
@@ -168,15 +168,15 @@ class CheckpointLog:
         points: int | None,
     ) -> None:
         target = self.path_at(position.step)
-        parts = target.with_name(f".{target.name}.{self.writers.token}.tmp")
+        parts_folder = target.with_name(f".{target.name}.{self.writers.token}.tmp")
         try:
             try:
                 self._copies.fill()
             finally:
                 self._copied.set()
-            reports = self.writers.share(lambda: self._write_part(target, parts, rows))
+            reports = self.writers.share(lambda: self._write_part(target, parts_folder, rows))
             if self.writers.is_first:
-                manifest = self._commit(target, parts, position, state, score, points, reports)
+                manifest = self._commit(target, parts_folder, position, state, score, points, reports)
                 self.publish(target, manifest, [uploaded for _, uploaded in reports])
                 self.before_commit()  # a newer attempt alone decides which checkpoints stay
                 self._prune()
@@ -184,27 +184,27 @@ class CheckpointLog:
             self._failure.append(error)
         finally:
             if self.writers.is_first:
-                shutil.rmtree(parts, ignore_errors=True)
+                shutil.rmtree(parts_folder, ignore_errors=True)
 
-    def _write_part(self, target: Path, parts: Path, rows: dict[Keys, OwnRows]) -> tuple[str, str]:
-        """Write this rank's part into the folder `parts`; returns its digest and the result of :meth:`keep_part`."""
+    def _write_part(self, target: Path, parts_folder: Path, rows: dict[Keys, OwnRows]) -> tuple[str, str]:
+        """Write this rank's part into `parts_folder`; returns its digest and the result of :meth:`keep_part`."""
         if self.writers.count == 1:
             return "", ""
-        files = write_part(parts, self.writers.rank, rows)
+        files = write_part(parts_folder, self.writers.rank, rows)
         self.moved(sum(file.stat().st_size for file in files))
         return digest_file(files[-1]), self.keep_part(files, target)
 
     def _commit(
         self,
         target: Path,
-        parts: Path,
+        parts_folder: Path,
         position: Position,
         state: dict[str, Any],
         score: float | None,
         points: int | None,
         reports: list[Any],
     ) -> Manifest:
-        """Write the checkpoint with the files in `parts` in one atomic rename; returns its manifest."""
+        """Write the checkpoint with the files in `parts_folder` in one atomic rename; returns its manifest."""
         import torch
 
         self._make_way(target)
@@ -232,7 +232,7 @@ class CheckpointLog:
                 parts=tuple(digest for digest, _ in reports if digest),
             )
             for rank in self.parts_here(len(manifest.parts)):
-                for file in part_files(parts, rank):
+                for file in part_files(parts_folder, rank):
                     file.rename(aside / file.name)
             (aside / MANIFEST).write_text(record_text(MANIFEST, manifest, target.name))
         return manifest
@@ -287,13 +287,16 @@ class CheckpointLog:
             remove_folder(path)
 
     def publish(self, path: Path, manifest: Manifest, kept: list[str]) -> None:
-        """Called for each complete checkpoint in the folder `path`: a store beyond this disk gets it here.
+        """Called after a checkpoint is complete in the folder `path`; does nothing, where a subclass uploads it.
 
         `kept` has the result of :meth:`keep_part` of each rank.
         """
 
     def keep_part(self, files: list[Path], target: Path) -> str:
-        """Called on each rank with the files of its part of the checkpoint `target`; returns a text for `publish`."""
+        """Called on each rank with the files of its part of the checkpoint `target`.
+
+        Returns a text for :meth:`publish`, empty here.
+        """
         del files, target
         return ""
 
@@ -302,7 +305,7 @@ class CheckpointLog:
         return range(count)
 
     def publish_model(self, paths: RunPaths) -> None:
-        """Called when the finished training is in `paths.model`: a store beyond this disk gets it here."""
+        """Called when the finished training is in `paths.model`; does nothing, where a subclass uploads it."""
 
     def chosen(self, scores: Mapping[int, float | None]) -> set[int]:
         """Steps of the checkpoints to keep: the newest, the best and the pinned. `scores` is by step."""
@@ -330,8 +333,8 @@ class CheckpointLog:
     def load_step(self, step: int) -> dict[str, Any]:
         """State of the checkpoint at `step`.
 
-        Raises :class:`TransientError` if it is damaged or missing. It then removes this checkpoint and all later
-        ones, so that the next attempt computes their steps again.
+        Raises :class:`TransientError` if the checkpoint is damaged or missing. Before, this method removes the
+        checkpoint and all later ones, so that the next attempt computes their steps again.
         """
         try:
             return self.load_at(step)

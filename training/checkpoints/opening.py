@@ -79,7 +79,8 @@ def different_checkpoints(job: TrainingJob) -> TrainingError | TransientError:
     url = job.settings.storage.url
     if url is None:
         return TrainingError(
-            "workers found different checkpoints; is the run's folder on storage that all of them share?"
+            f"workers found different checkpoints in {job.paths.checkpoints}. Put EVERGREEN_HOME on storage that all "
+            "workers share, or set storage.url."
         )
     return TransientError(
         f"workers found different checkpoints in {url}, which another process changed meanwhile. Run the same command "

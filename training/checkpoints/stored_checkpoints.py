@@ -156,10 +156,11 @@ def upload_model(stored: StoredRun, paths: RunPaths, moved: Callable[[int], None
 
 
 def download_model(stored: StoredRun, paths: RunPaths) -> bool:
-    """Download the finished training of a run, if the store has one; returns whether it has.
+    """Download the finished training of a run; returns False if the store has no finished training.
 
-    The history of attempts that is on this machine already is kept. The fence names the newest attempt in the store,
-    unless it names a newer one. Raises :class:`DataError` if a file in the store is missing or damaged.
+    A history of attempts that this machine already has is not overwritten. Afterwards, this machine's fence names the
+    newest attempt in the store, or its own if that is newer. Raises :class:`DataError` if a file in the store is
+    missing or damaged.
     """
     state = stored.state()
     files = state.model
@@ -172,15 +173,18 @@ def download_model(stored: StoredRun, paths: RunPaths) -> bool:
         beside = [
             file.name
             for file in files
-            if file.name in _BESIDE_MODEL and _is_older(paths.root / file.name, file.sha256)
+            if file.name in _BESIDE_MODEL and _must_be_replaced(paths.root / file.name, file.sha256)
         ]
         targets = {name: aside / name.removeprefix(prefix) for name in inside}
         stored.download(files, targets | {name: paths.root / name for name in beside})
     return True
 
 
-def _is_older(file: Path, sha256: str) -> bool:
-    """Whether the store's file replaces this machine's: another machine may have finished the training."""
+def _must_be_replaced(file: Path, sha256: str) -> bool:
+    """Whether to download the store's file: this machine lacks the file, or has other content.
+
+    A history that is here is never replaced.
+    """
     return not file.exists() or (file.name != _HISTORY and digest_file(file) != sha256)
 
 

@@ -135,7 +135,7 @@ class StoredRun:
             number = max(before.attempt + 1, at_least)
             update = {"attempt": number, "group": 0, "driver": driver, "dataset": self.dataset}
             entry = before.model_copy(update=update)
-            if self._created(before, entry):
+            if self._try_append(before, entry):
                 break
             if directly_after is not None:
                 raise SupersededError(f"another process continues the run in {self.store.url}/{self.prefix}.")
@@ -154,8 +154,11 @@ class StoredRun:
         while True:
             before = self._undamaged_state()
             if (before.attempt, before.driver) != (fence.number, fence.driver) or before.group >= fence.group:
-                raise SupersededError(f"attempt {fence.number} was superseded by attempt {before.attempt}")
-            if self._created(before, before.model_copy(update={"group": fence.group})):
+                raise SupersededError(
+                    f"attempt {fence.number}.{fence.group} of driver {fence.driver or 'unknown'} was superseded by "
+                    f"attempt {before.attempt}.{before.group} of driver {before.driver or 'unknown'}"
+                )
+            if self._try_append(before, before.model_copy(update={"group": fence.group})):
                 return
 
     def commit(self, change: Callable[[RunState], RunState]) -> tuple[RunState, RunState]:
@@ -173,7 +176,7 @@ class StoredRun:
                     f"attempt {fence.number}.{fence.group} of the run in {self.store.url}/{self.prefix} was "
                     f"superseded by attempt {before.attempt}.{before.group}"
                 )
-            if self._created(before, change(before)):
+            if self._try_append(before, change(before)):
                 return before, self._known[before.number + 1]
 
     def check_driver(self, fence: Fence) -> None:
@@ -246,10 +249,11 @@ class StoredRun:
         except TransientError as error:  # the next attempt deletes what no entry names
             log.warning("%s", error)
 
-    def _created(self, before: RunState, entry: RunState) -> bool:
+    def _try_append(self, before: RunState, entry: RunState) -> bool:
         """Append `entry` after `before`; False if another process appended first.
 
-        When the store's answer is lost, another try and the entry's `writer` show whether it was written.
+        When the store's answer is lost, the method tries again; the entry's `writer` shows whether the first try wrote
+        the entry.
         """
         writer = uuid.uuid4().hex
         entry = entry.model_copy(update={"number": before.number + 1, "writer": writer})
@@ -320,7 +324,7 @@ class StoredRun:
     def drop_checkpoints(self) -> None:
         """Remove the checkpoints of a finished run: append an entry without checkpoints, then delete their files."""
         before = self.newest_entry()
-        if before.model and self._created(before, before.model_copy(update={"checkpoints": ()})):
+        if before.model and self._try_append(before, before.model_copy(update={"checkpoints": ()})):
             self.delete(tuple(file for checkpoint in before.checkpoints for file in checkpoint.files))
 
     def remove(self, known: RunState, driver: str) -> bool:
@@ -330,7 +334,7 @@ class StoredRun:
         that is interrupted leaves a run without checkpoints, and not one with damaged checkpoints. The log goes last.
         """
         update = {"attempt": known.attempt + 1, "group": 0, "driver": driver, "checkpoints": (), "model": ()}
-        if not self._created(known, known.model_copy(update=update)):
+        if not self._try_append(known, known.model_copy(update=update)):
             return False
         keys = self.store.keys(self.prefix)
         entries = [key for key in keys if key.startswith(f"{self.prefix}/log/")]

@@ -13,7 +13,7 @@ from training.storage.files import canonical_json
 if TYPE_CHECKING:
     import torch
 
-# safetensors' names of the dtypes, by torch's
+# torch's names of the dtypes, by safetensors' names
 DTYPE_NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",

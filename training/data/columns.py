@@ -44,9 +44,8 @@ class Columns:
     """A split as memory-mapped arrays, one entry per row.
 
     `inputs` holds uint8 images (rows, channels, height, width), or the encoded columns of a table, float32 (rows,
-    columns), see :mod:`training.data.tables.encoding`, or token ids of text, int64
-    (rows, tokens). `targets` holds class numbers (int64), or the numbers to predict
-    of a regression (float64).
+    columns), see :mod:`training.data.tables.encoding`, or token ids of text, int64 (rows, tokens). `targets` holds
+    class numbers (int64), or the numbers to predict of a regression (float64).
 
     `digests` holds the first 8 bytes of each row's digest. `validation` marks the rows of the source's own
     validation split; None when the source has no such rows. `unchecked` marks the rows whose images :meth:`read` has

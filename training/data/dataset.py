@@ -126,8 +126,8 @@ def ray_dataset(version: DatasetVersion, split: Split, files: "FileSystem | None
     The train split also has a boolean column `validation` when the source has a validation split.
 
     `files` is a file system whose root is the version's folder; None for this machine's disk. Ray's reader verifies no
-    checksums; :func:`find` has checked the files before. Raises :class:`SettingError` for a
-    table, which is read from memory.
+    checksums; :func:`find` has checked the files before. Raises :class:`SettingError` for a table, which is read from
+    memory.
     """
     if version.table is not None:
         raise SettingError("data.feed: a table is read from memory; use data.feed=memory")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -83,16 +83,20 @@ class Classification(ClassificationObjective, SharedMethods):
         gained, lost = evaluation.only_candidate_right, evaluation.only_champion_right
         if evaluation.both_right + gained + lost + evaluation.both_wrong != evaluation.rows:
             return f"the paired counts do not add up to {evaluation.rows} rows"
-        by_class, classes = evaluation.class_changes, len(_own(evaluation.candidate).classes)
+        by_class, classes = evaluation.class_changes, len(self.own(evaluation.candidate).classes)
         if len(by_class) != classes:
             return f"class_changes has {len(by_class)} of {classes} classes"
         if (sum(gain for gain, _ in by_class), sum(drop for _, drop in by_class)) != (gained, lost):
             return "class_changes do not add up to the paired counts"
         return None
 
+    def own(self, score: Score) -> ClassificationScore:
+        """See :class:`SharedMethods`."""
+        return cast(ClassificationScore, super().own(score))
+
     def floor_value(self, score: Score) -> float:
         """The accuracy."""
-        return _own(score).accuracy
+        return self.own(score).accuracy
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """The accuracy in percent."""
@@ -104,7 +108,7 @@ class Classification(ClassificationObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The accuracy with its interval."""
-        own_score = _own(score)
+        own_score = self.own(score)
         return (
             f"test accuracy {own_score.accuracy:.4f} ({own_score.low:.4f} to {own_score.high:.4f} at "
             f"{100 * own_score.confidence:g}% confidence)"
@@ -118,7 +122,7 @@ class Classification(ClassificationObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The accuracy in percent with its interval; without a line break before a percent sign."""
-        own_score = _own(score)
+        own_score = self.own(score)
         shares = (
             f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
             for share in (own_score.accuracy, own_score.low, own_score.high)
@@ -130,7 +134,7 @@ class Classification(ClassificationObjective, SharedMethods):
     def against(self, candidate: Score, champion: Score) -> str:
         """Both accuracies in percent."""
         ours, theirs = (
-            self.floor_text(_own(model_score).accuracy)[1] for model_score in (candidate, champion)
+            self.floor_text(self.own(model_score).accuracy)[1] for model_score in (candidate, champion)
         )
         return f"accuracy {ours} against {theirs}"
 
@@ -141,7 +145,7 @@ class Classification(ClassificationObjective, SharedMethods):
         selected: EpochMetrics,
     ) -> dict[str, float]:
         """Test scores, `validation_loss` and `validation_accuracy`, and `champion_accuracy` if there is a champion."""
-        ours = _own(candidate)
+        ours = self.own(candidate)
         numbers = {
             "accuracy": ours.accuracy,
             "accuracy_low": ours.low,
@@ -153,23 +157,16 @@ class Classification(ClassificationObjective, SharedMethods):
             "validation_accuracy": selected.validation_score,
             "latency_ms": ours.latency_ms,
         }
-        return numbers | ({} if champion is None else {"champion_accuracy": _own(champion).accuracy})
+        return numbers | ({} if champion is None else {"champion_accuracy": self.own(champion).accuracy})
 
     def recounted(
         self, targets: Labels, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
     ) -> dict[str, tuple[float, float]]:
         """The accuracy, and the rows that only one of the models got right."""
         right = columns["candidate"] == targets
-        pairs = {"accuracy": (_own(evaluation.candidate).accuracy, float(right.mean()))}
+        pairs = {"accuracy": (self.own(evaluation.candidate).accuracy, float(right.mean()))}
         if "champion" in columns:
             theirs = columns["champion"] == targets
             pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
             pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
         return pairs
-
-
-def _own(score: Score) -> ClassificationScore:
-    """`score` as that of a classification."""
-    if not isinstance(score, ClassificationScore):
-        raise TypeError(f"a classification can't use the scores of a {score.problem}")
-    return score

@@ -9,7 +9,7 @@ token are divided by `targets`, so that two models are compared by the same numb
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -107,9 +107,13 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
             )
         }
 
+    def own(self, score: Score) -> LanguageModelScore:
+        """See :class:`SharedMethods`."""
+        return cast(LanguageModelScore, super().own(score))
+
     def floor_value(self, score: Score) -> float:
         """1 / perplexity: the geometric mean of the probabilities given to the tokens; 1 if each is certain."""
-        return 1 / _own(score).perplexity
+        return 1 / self.own(score).perplexity
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """The quotient with four significant digits, and the perplexity."""
@@ -125,7 +129,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The perplexity with its interval, and the loss per token."""
-        own_score = _own(score)
+        own_score = self.own(score)
         return (
             f"test perplexity {shown(own_score.perplexity)} ({interval_in_log(own_score, shown, _LOSSES)}), "
             f"{own_score.loss_per_token:.4f} nats per token"
@@ -138,7 +142,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The perplexity with its interval, and the number of tokens."""
-        own_score = _own(score)
+        own_score = self.own(score)
         interval = interval_text(own_score, shown, _LOSSES)
         return (
             f"perplexity {shown(own_score.perplexity)} ({interval}) on {own_score.tokens:,} tokens of {rows}"
@@ -146,7 +150,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both perplexities."""
-        return f"perplexity {shown(_own(candidate).perplexity)} against {shown(_own(champion).perplexity)}"
+        return f"perplexity {shown(self.own(candidate).perplexity)} against {shown(self.own(champion).perplexity)}"
 
     def release_metrics(
         self,
@@ -155,7 +159,7 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
         selected: EpochMetrics,
     ) -> dict[str, float]:
         """Test scores, those on the validation rows, and `champion_perplexity` if there is a champion."""
-        ours = _own(candidate)
+        ours = self.own(candidate)
         numbers = {
             "perplexity": ours.perplexity,
             "perplexity_low": ours.low,
@@ -165,20 +169,20 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
             "validation_perplexity": selected.validation_score,
             "latency_ms": ours.latency_ms,
         }
-        return numbers | ({} if champion is None else {"champion_perplexity": _own(champion).perplexity})
+        return numbers | ({} if champion is None else {"champion_perplexity": self.own(champion).perplexity})
 
     def recounted(
         self, targets: Numbers, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
     ) -> dict[str, tuple[float, float]]:
         """Perplexity and loss per token of the candidate, and the champion's perplexity."""
-        ours, again = _own(evaluation.candidate), _loss(targets, columns["candidate"])
+        ours, again = self.own(evaluation.candidate), _loss(targets, columns["candidate"])
         pairs = {
-            "perplexity": (ours.perplexity, _perplexity(again)),
+            "perplexity": (ours.perplexity, perplexity_of(again)),
             "loss_per_token": (ours.loss_per_token, again),
         }
         if "champion" in columns and evaluation.champion is not None:
-            theirs = _perplexity(_loss(targets, columns["champion"]))
-            pairs["champion_perplexity"] = (_own(evaluation.champion).perplexity, theirs)
+            theirs = perplexity_of(_loss(targets, columns["champion"]))
+            pairs["champion_perplexity"] = (self.own(evaluation.champion).perplexity, theirs)
         return pairs
 
 
@@ -199,9 +203,9 @@ def score(
     loss = _loss(targets, losses)
     low, high = mean_interval(loss + (losses - loss * targets) / targets.mean(), confidence)
     return LanguageModelScore(
-        perplexity=_perplexity(loss),
-        low=min(_perplexity(max(0.0, low)), _perplexity(loss)),
-        high=max(_perplexity(high), _perplexity(loss)),
+        perplexity=perplexity_of(loss),
+        low=min(perplexity_of(max(0.0, low)), perplexity_of(loss)),
+        high=max(perplexity_of(high), perplexity_of(loss)),
         loss_per_token=loss,
         tokens=int(targets.sum()),
         confidence=confidence,
@@ -221,18 +225,12 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
 
 
-def _own(score: Score) -> LanguageModelScore:
-    """`score` as that of a language model."""
-    if not isinstance(score, LanguageModelScore):
-        raise TypeError(f"a language model can't use the scores of a {score.problem}")
-    return score
-
-
 def _loss(targets: Numbers, losses: Numbers) -> float:
     return float(losses.sum()) / float(targets.sum())
 
 
-def _perplexity(loss: float) -> float:
+def perplexity_of(loss: float) -> float:
+    """The perplexity of a mean loss per token, in nats."""
     return math.exp(min(loss, _LARGEST))
 
 

@@ -7,7 +7,7 @@ the target. An error is a prediction minus its target.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -87,9 +87,13 @@ class Regression(RegressionObjective, SharedMethods):
         del champion, version
         return {"largest_errors": largest_errors(targets, candidate)}
 
+    def own(self, score: Score) -> RegressionScore:
+        """See :class:`SharedMethods`."""
+        return cast(RegressionScore, super().own(score))
+
     def floor_value(self, score: Score) -> float:
         """R²: 0 for predicting the mean of the test rows' targets, 1 for predicting each target."""
-        return _own(score).r2
+        return self.own(score).r2
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """R² with four decimals."""
@@ -105,7 +109,7 @@ class Regression(RegressionObjective, SharedMethods):
 
     def headline(self, score: Score) -> str:
         """The RMSE with its interval, and R²."""
-        own_score = _own(score)
+        own_score = self.own(score)
         return (
             f"test RMSE {shown(own_score.rmse)} ({interval_in_log(own_score, shown, _ERRORS)}), "
             f"R² {own_score.r2:.4f}"
@@ -118,13 +122,13 @@ class Regression(RegressionObjective, SharedMethods):
 
     def in_words(self, score: Score, rows: str) -> str:
         """The RMSE with its interval, which takes the rows as independent, also those of one group; and R²."""
-        own_score = _own(score)
+        own_score = self.own(score)
         interval = interval_text(own_score, shown, _ERRORS, "rows taken as independent")
         return f"RMSE {shown(own_score.rmse)} ({interval}), R² {own_score.r2:.4f}, on {rows}"
 
     def against(self, candidate: Score, champion: Score) -> str:
         """Both RMSEs."""
-        return f"RMSE {shown(_own(candidate).rmse)} against {shown(_own(champion).rmse)}"
+        return f"RMSE {shown(self.own(candidate).rmse)} against {shown(self.own(champion).rmse)}"
 
     def release_metrics(
         self,
@@ -133,7 +137,7 @@ class Regression(RegressionObjective, SharedMethods):
         selected: EpochMetrics,
     ) -> dict[str, float]:
         """Test scores, `validation_loss` and `validation_rmse`, and `champion_rmse` if there is a champion."""
-        ours = _own(candidate)
+        ours = self.own(candidate)
         numbers = {
             "rmse": ours.rmse,
             "rmse_low": ours.low,
@@ -144,17 +148,17 @@ class Regression(RegressionObjective, SharedMethods):
             "validation_rmse": selected.validation_score,
             "latency_ms": ours.latency_ms,
         }
-        return numbers | ({} if champion is None else {"champion_rmse": _own(champion).rmse})
+        return numbers | ({} if champion is None else {"champion_rmse": self.own(champion).rmse})
 
     def recounted(
         self, targets: Numbers, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
     ) -> dict[str, tuple[float, float]]:
         """RMSE, mean absolute error and R² of the candidate, and the champion's RMSE."""
-        ours, again = _own(evaluation.candidate), _scores(targets, columns["candidate"])
+        ours, again = self.own(evaluation.candidate), _scores(targets, columns["candidate"])
         pairs = {name: (getattr(ours, name), again[name]) for name in ("rmse", "mae", "r2")}
         if "champion" in columns and evaluation.champion is not None:
             theirs = _scores(targets, columns["champion"])
-            pairs["champion_rmse"] = (_own(evaluation.champion).rmse, theirs["rmse"])
+            pairs["champion_rmse"] = (self.own(evaluation.champion).rmse, theirs["rmse"])
         return pairs
 
 
@@ -199,13 +203,6 @@ def largest_errors(
 def shown(value: float) -> str:
     """`value` with four significant digits; from 1,000 on as a whole number, from 1e15 on with an exponent."""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-
-
-def _own(score: Score) -> RegressionScore:
-    """`score` as that of a regression."""
-    if not isinstance(score, RegressionScore):
-        raise TypeError(f"a regression can't use the scores of a {score.problem}")
-    return score
 
 
 def _scores(targets: Numbers, predictions: npt.NDArray[Any]) -> dict[str, float]:

@@ -49,7 +49,7 @@ class SharedMethods:
         return None
 
     def rows_at_once(self, outputs: int, table: TableSchema | None) -> int:
-        """512."""
+        """512 rows, whatever the model; a problem whose rows need more memory overrides this method."""
         del outputs, table
         return 512
 
@@ -86,6 +86,6 @@ class SharedMethods:
         return self.spell(getattr(self.own(score), self.metric))
 
     def further_scores(self, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-        """None."""
+        """No further scores."""
         del metrics
         return []

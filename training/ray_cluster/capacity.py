@@ -27,9 +27,8 @@ def resolve_here(base: Settings, *overrides: Mapping[str, Any]) -> Settings:
     among so many workers. Raises :class:`SettingError`.
     """
     values = merged(base, *overrides)
-    if (
-        values["ray"].get("address") == ""
-    ):  # settings of older runs may have an empty address, and must stay readable
+    # Settings of older runs may have an empty address, and must stay readable.
+    if values["ray"].get("address") == "":
         raise SettingError(
             "ray.address: the text is empty, perhaps from a variable that is not set; leave the setting out for a Ray "
             "on this machine"
@@ -50,11 +49,11 @@ def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
     cpus = ray.num_cpus or available_cpus()
     share = scaling.cpus_per_worker or 1
     if scaling.num_workers > cpus or scaling.num_workers * share > cpus:
-        each = f" of {share:g} CPUs" if share > 1 else ""
+        each = f"{share:g} CPUs" if share > 1 else "at least one CPU"
         raise SettingError(
-            f"scaling.num_workers: {scaling.num_workers} workers{each} need more than the {cpus} CPUs of this machine, "
-            f"at least one CPU each. Use at most {int(cpus / max(1.0, share))}, or a cluster (ray.address); to let "
-            "workers share CPUs, raise ray.num_cpus."
+            f"scaling.num_workers: {scaling.num_workers} workers take {each} each, and this machine has {cpus}. Use at "
+            f"most {int(cpus / max(1.0, share))}, or a cluster (ray.address); to let workers share CPUs, raise "
+            "ray.num_cpus."
         )
 
 

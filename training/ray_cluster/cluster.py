@@ -20,9 +20,8 @@ from training.settings.schema import Settings
 log = logging.getLogger("evergreen.cluster")
 
 _ahead: list[Settings] = []  # settings of a Ray that was started ahead and is not used yet
-_own: dict[
-    str, psutil.Process
-] = {}  # head (gcs_server) and node (raylet) of a Ray that this process started, by name
+# Head (gcs_server) and node (raylet) of a Ray that this process started, by name.
+_own: dict[str, psutil.Process] = {}
 
 _ANSWER_TIMEOUT_S = 5.0
 # Ray ends this process when its head has been gone for 60 seconds. Less, so that a run ends with a status of its own.
@@ -160,7 +159,10 @@ def restart_dead_ray(settings: Settings) -> None:
     if not _own and _answers():
         return
     if settings.ray.address:
-        raise TransientError(f"ray.address: the cluster at {settings.ray.address} does not answer any more")
+        raise TransientError(
+            f"ray.address: the cluster at {settings.ray.address} does not answer any more. Start the cluster, and run "
+            "the same command again."
+        )
     log.warning("Ray does not answer; starting it again")
     left = _children_of_raylet()
     ray.shutdown()
@@ -245,7 +247,9 @@ class HeadWatch:
         Raises :class:`HeadLostError` when the head at `ray.address` has not answered for 30 seconds.
         """
         if head_is_gone():
-            raise RayLostError("Ray's head process (gcs_server) died.")
+            raise RayLostError(
+                "Ray's head process (gcs_server) died. Run the same command again: it continues."
+            )
         since = self._away_since
         if since is not None and (away := time.monotonic() - since) > _HEAD_AWAY_S:
             raise HeadLostError(

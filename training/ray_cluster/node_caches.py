@@ -69,7 +69,7 @@ def in_use(folder: Path) -> Iterator[None]:
 
 
 def forget_old(newest: Path) -> None:
-    """Remove all versions of a dataset but the two used last, and but those in use."""
+    """Remove the versions of a dataset except the two that were used last and those in use."""
     versions = [path for path in newest.parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
     for path in sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
         remove_unused(path)

@@ -59,23 +59,24 @@ def sigterm_kept() -> Iterator[None]:
         return
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with _without_ray_s_handlers(before) if active() else nullcontext():
+        with _without_ray_handlers(before) if active() else nullcontext():
             yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
-def _without_ray_s_handlers(before: Any) -> Iterator[None]:
+def _without_ray_handlers(before: Any) -> Iterator[None]:
+    """In the block, Ray's start installs no SIGTERM handler: once Ray is connected, `before` handles SIGTERM again."""
     import ray
     from ray._private import utils
 
     core: Any = ray._raylet
-    whole, set_handler = core.CoreWorker, utils.set_sigterm_handler
+    core_worker, set_handler = core.CoreWorker, utils.set_sigterm_handler
 
     def connected(*given: Any) -> Any:
         with no_repeated_sigterm():
-            made = whole(*given)
+            made = core_worker(*given)
             signal.signal(signal.SIGTERM, before)
         return made
 
@@ -83,7 +84,7 @@ def _without_ray_s_handlers(before: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        core.CoreWorker, utils.set_sigterm_handler = whole, set_handler
+        core.CoreWorker, utils.set_sigterm_handler = core_worker, set_handler
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class _Wait:
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._began = self._said = time.monotonic()
+        self._began = self._logged_at = time.monotonic()
 
     def until(self, there: Callable[[], Any]) -> Any:
         """Call `there` until it raises no RuntimeError (Ray's timeout), and return its result.
@@ -87,8 +87,8 @@ class _Wait:
             raise TransientError(
                 f"Ray is not there after {taken:.0f} s, {len(ended)} of its processes ended"
             ) from error
-        if now - self._said >= _SAY_S:
-            self._said = now
+        if now - self._logged_at >= _SAY_S:
+            self._logged_at = now
             log.warning(
                 "Ray has been starting for %.0f s, as this machine is busy; waiting up to %.0f s for it",
                 taken,

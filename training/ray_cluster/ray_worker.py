@@ -39,9 +39,8 @@ def _sockets_removed() -> Iterator[None]:
 
     A process that ends by itself removes this folder, but Ray kills its workers.
     """
-    folder = (
-        multiprocessing.util.get_temp_dir()
-    )  # made before the loader processes, which then use the same folder
+    # Made before the loader processes, which then use the same folder.
+    folder = multiprocessing.util.get_temp_dir()
     try:
         yield
     finally:

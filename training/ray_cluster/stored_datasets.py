@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest
-from training.data.manifest import files_of as files_in
+from training.data.manifest import files_of as digests_by_file
 from training.errors import DataError, TransientError
 from training.ray_cluster.node_caches import forget_old
 from training.records import DatasetVersion
@@ -48,12 +48,12 @@ def publish(version: DatasetVersion, store: ObjectStore) -> DatasetVersion:
 
     The manifest is written in any case: its time tells `evergreen gc` of another home that the version is in use.
     """
-    there = _complete(version, store)
-    if there is not None:
-        _renew(there, store)
-        return there
+    stored = _complete(version, store)
+    if stored is not None:
+        _renew(stored, store)
+        return stored
     log.info("uploading the dataset to %s", store.url)
-    for file in [*files_in(version), MANIFEST]:
+    for file in [*digests_by_file(version), MANIFEST]:
         store.put_file(f"{prefix(version)}/{file}", Path(version.path) / file)
     return version
 
@@ -62,18 +62,18 @@ def _complete(version: DatasetVersion, store: ObjectStore) -> DatasetVersion | N
     """The stored version with all its files; None if the manifest or a file is missing, or the manifest is damaged."""
     keys = set(store.keys(prefix(version)))
     try:
-        there = stored_version(version, store)
+        stored = stored_version(version, store)
     except FileNotFoundError:
         return None
     except DataError as error:
         log.warning("%s The dataset is uploaded again.", error)
         return None
-    return there if {f"{prefix(version)}/{file}" for file in files_in(there)} <= keys else None
+    return stored if {f"{prefix(version)}/{file}" for file in digests_by_file(stored)} <= keys else None
 
 
-def _renew(there: DatasetVersion, store: ObjectStore) -> None:
+def _renew(stored: DatasetVersion, store: ObjectStore) -> None:
     with temporary_folder("dataset") as folder:
-        key = f"{prefix(there)}/{MANIFEST}"
+        key = f"{prefix(stored)}/{MANIFEST}"
         try:
             (folder / MANIFEST).write_bytes(store.get(key))
         except FileNotFoundError:  # a worker found damage meanwhile: the next attempt uploads the version
@@ -89,20 +89,20 @@ def stored_version(version: DatasetVersion, store: ObjectStore) -> DatasetVersio
     """
     with temporary_folder("dataset") as folder:
         (folder / MANIFEST).write_bytes(store.get(f"{prefix(version)}/{MANIFEST}"))
-        there = _manifest_in(folder, version, store)
-    return there.model_copy(update={"path": version.path})
+        stored = _manifest_in(folder, version, store)
+    return stored.model_copy(update={"path": version.path})
 
 
 def _manifest_in(folder: Path, version: DatasetVersion, store: ObjectStore) -> DatasetVersion:
     """Read a manifest from the store that was downloaded to `folder`; raises :class:`DataError` that names its URL."""
     try:
-        there = read_manifest(folder, version.fingerprint)
+        stored = read_manifest(folder, version.fingerprint)
     except DataError:
         what = "damaged, or of another dataset"
     else:
-        foreign = [file for file in files_in(there) if not _NAME.fullmatch(file)]
-        if there.name == version.name and not foreign:
-            return there
+        foreign = [file for file in digests_by_file(stored) if not _NAME.fullmatch(file)]
+        if stored.name == version.name and not foreign:
+            return stored
         what = (
             f"names the file {foreign[0]!r}, which Evergreen does not write"
             if foreign
@@ -140,11 +140,11 @@ def fetch(
         return here
 
 
-def damage(there: DatasetVersion, store: ObjectStore) -> list[str]:
+def damage(stored: DatasetVersion, store: ObjectStore) -> list[str]:
     """Download each file of a :func:`stored_version`; returns a message for each that is missing or changed."""
     problems = []
-    for file, digest in files_in(there).items():
-        key = f"{prefix(there)}/{file}"
+    for file, digest in digests_by_file(stored).items():
+        key = f"{prefix(stored)}/{file}"
         with temporary_folder("verify") as folder:
             try:
                 store.get_file(key, folder / "object")
@@ -175,11 +175,11 @@ def _download(
     try:
         store.get_file(f"{prefix(version)}/{MANIFEST}", folder / MANIFEST, moved)
         listed = (folder / MANIFEST).read_bytes()
-        there = _manifest_in(folder, version, store)
-        for file in files_in(there):
+        stored = _manifest_in(folder, version, store)
+        for file in digests_by_file(stored):
             (folder / file).parent.mkdir(exist_ok=True)
             store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
-        check_parts(there)
+        check_parts(stored)
     except FileNotFoundError:
         raise _damaged(version, store, f"{file} is missing", listed) from None
     except DataError as error:

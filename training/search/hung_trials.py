@@ -65,9 +65,8 @@ class _Watched:
             self._watchdog = Watchdog(_training_job(self.job, attempt))
             self._since = time.monotonic()
         if self._may_wait_for_store(attempt):
-            self._watchdog = Watchdog(
-                _training_job(self.job, attempt)
-            )  # the limit of a start begins after the wait
+            # The time limit of a start begins after the wait.
+            self._watchdog = Watchdog(_training_job(self.job, attempt))
             return
         try:
             self._watchdog.look()

@@ -59,7 +59,10 @@ class Request:
 
 @dataclass(frozen=True)
 class PlannedSearch:
-    """A search, and the run plans of its trials in the order of the trials; `settings` are those without any values."""
+    """A search, and the run plans of its trials in the order of the trials.
+
+    `settings` are what all trials share: the recipe's settings with the user's overrides, before the values of a trial.
+    """
 
     search: Search
     plans: tuple[RunPlan, ...]
@@ -155,9 +158,9 @@ def plan_search(
     """Plan the run of each trial; the search's key is a digest of the run keys, the space and the scheduler.
 
     With the scheduler pbt, the key also has the number of generations and the seed, and only the first generation is
-    planned: the others follow from its results; see
-    :mod:`training.search.generations`. `start` has the weights to which `training.init_from` refers at present; None if
-    the setting is not set. Raises the errors of :func:`check_request` and :func:`training.plan.identify`.
+    planned: the others follow from its results; see :mod:`training.search.generations`. `start` has the weights to
+    which `training.init_from` refers at present; None if the setting is not set. Raises the errors of
+    :func:`check_request` and :func:`training.plan.identify`.
     """
     trial_values = check_request(request, settings)
     before, by_key = latest_run(home, ref.name), dict[str, tuple[Values, RunPlan]]()
@@ -258,9 +261,9 @@ def _check_searchable(name: str, known: Mapping[str, Any], settings: Settings) -
 
 def settings_of(base: Settings, values: Values, number: int) -> Settings:
     """Settings of a trial. Raises :class:`SettingError` that names the trial and its values."""
-    said = ", ".join(f"{name}={value}" for name, value in values.items())
+    listed = ", ".join(f"{name}={value}" for name, value in values.items())
     try:
         resolve(base, nested(values))  # valid for the winner's retraining, too
         return resolve(base, nested(values), _ONE_PROCESS)
     except SettingError as error:
-        raise SettingError(f"trial {number} ({said}): {error}") from None
+        raise SettingError(f"trial {number} ({listed}): {error}") from None

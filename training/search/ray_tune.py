@@ -131,7 +131,7 @@ def _stopped_with_checkpoint(
 
 
 def _not_killed_meanwhile() -> AbstractContextManager[None]:
-    """In the block, this process is not killed although SIGTERM has not ended the process yet."""
+    """In the block, ignore SIGTERM, and pause the time limit after which an earlier SIGTERM kills this process."""
     is_main = threading.current_thread() is threading.main_thread()
     return sigterm_to(lambda _signum, _frame: None) if is_main else nullcontext()
 
@@ -189,9 +189,8 @@ def _tune(
                 storage_path=str(storage),
                 verbose=0,
                 callbacks=[Listener(events)],
-                checkpoint_config=ray.tune.CheckpointConfig(
-                    checkpoint_at_end=False
-                ),  # Evergreen saves its own checkpoints
+                # Evergreen saves its own checkpoints.
+                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         ).fit()
     finally:

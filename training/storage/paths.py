@@ -51,7 +51,7 @@ class RunPaths:
 
     @property
     def initial(self) -> Path:
-        """What the training starts from instead of new weights; missing otherwise."""
+        """Folder with the copy of the initial weights; missing in a run that starts from new weights."""
         return self.root / "initial"
 
     @property

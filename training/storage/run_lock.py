@@ -20,7 +20,7 @@ def run_lock(home: Home, recipe: str) -> Iterator[None]:
     Raises :class:`TransientError` when another run holds the lock.
     """
     home.locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(_file(home, recipe))
+    lock = FileLock(lock_file(home, recipe))
     try:
         lock.acquire(timeout=_LOOK_S)
     except Timeout as error:
@@ -36,7 +36,7 @@ def check_no_run(home: Home, recipe: str) -> None:
 
     A run may begin right after the check. Raises :class:`TransientError` when a run holds the lock.
     """
-    file = _file(home, recipe)
+    file = lock_file(home, recipe)
     if not file.is_file():  # then no run has begun yet
         return
     with file.open("rb") as stream:
@@ -46,11 +46,13 @@ def check_no_run(home: Home, recipe: str) -> None:
             raise _held(home, recipe) from error
 
 
-def _file(home: Home, recipe: str) -> Path:
+def lock_file(home: Home, recipe: str) -> Path:
+    """The file of the lock that :func:`run_lock` holds."""
     return home.locks / f"run-{recipe}.lock"
 
 
 def _held(home: Home, recipe: str) -> TransientError:
     return TransientError(
-        f"recipe {recipe}: another run holds {_file(home, recipe)}. Wait for it to end, then run the same command."
+        f"recipe {recipe}: another run holds the lock {lock_file(home, recipe)}. Wait until that run ends, then run "
+        "the same command again."
     )

@@ -43,9 +43,8 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
     with temporary_folder(purpose) as folder, (folder / f"{_HELD}.new").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        (folder / f"{_HELD}.new").rename(
-            folder / _HELD
-        )  # only now, so that no other process finds the file unlocked
+        # Only now, so that no other process finds the file unlocked.
+        (folder / f"{_HELD}.new").rename(folder / _HELD)
         yield folder
 
 

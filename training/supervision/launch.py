@@ -134,7 +134,7 @@ def make_job(
     run began on GPUs that are missing now.
     """
     trainer_named(settings.trainer).check_dataset(settings, version)
-    _say_memory(settings, version)
+    _warn_about_memory(settings, version)
     use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
     if not use_gpu and settings.uses_float16:
         raise SettingError(
@@ -164,7 +164,7 @@ def finished(paths: RunPaths, run_key: str) -> TrainedModel | None:
     return trained.model_copy(update={"weights": str(paths.model / Path(trained.weights).name)})
 
 
-def _say_memory(settings: Settings, version: DatasetVersion) -> None:
+def _warn_about_memory(settings: Settings, version: DatasetVersion) -> None:
     """Warn when the memory-mapped training rows do not fit into memory: each batch may then wait for the disk."""
     import psutil
 
@@ -185,32 +185,34 @@ def _choose_gpu(settings: Settings) -> bool:
     if settings.scaling.use_gpu == "no" or not settings.training.can_use_gpus:
         return False
     options = settings.scaling
-    have = workers_with_gpus(options) if options.num_workers else _gpus_of_this_process(options)
-    wanted = max(1, options.num_workers)
-    fewest = options.min_workers or wanted
-    if options.use_gpu == "yes" and have < fewest:
+    with_gpus = workers_with_gpus(options) if options.num_workers else _workers_with_gpus_here(options)
+    wanted_workers = max(1, options.num_workers)
+    fewest_workers = options.min_workers or wanted_workers
+    if options.use_gpu == "yes" and with_gpus < fewest_workers:
         raise SettingError(
-            f"scaling.use_gpu: {fewest * options.gpus_per_worker:g} GPUs are needed for {fewest} workers, there are "
-            f"enough for {have}; use auto or no, or add GPUs"
+            f"scaling.use_gpu: {fewest_workers * options.gpus_per_worker:g} GPUs are needed for {fewest_workers} "
+            f"workers, there are enough for {with_gpus}; use auto or no, or add GPUs"
         )
-    chosen = have >= fewest
-    asked = f"{wanted}" if fewest == wanted else f"{fewest} to {wanted}"
+    chosen = with_gpus >= fewest_workers
+    wanted_text = (
+        f"{fewest_workers} to {wanted_workers}" if fewest_workers < wanted_workers else f"{wanted_workers}"
+    )
     if chosen:
-        log.info("training on GPUs: there are GPUs for %d workers, %s are wanted", have, asked)
-    elif have:
+        log.info("training on GPUs: there are GPUs for %d workers, %s are wanted", with_gpus, wanted_text)
+    elif with_gpus:
         log.warning(
             "training on CPUs: there are GPUs for %d workers, %s are wanted. To train on GPUs, set "
             "scaling.num_workers=%d.",
-            have,
-            asked,
-            have,
+            with_gpus,
+            wanted_text,
+            with_gpus,
         )
     else:
         log.info("training on CPUs: there is no GPU for a worker")
     return chosen
 
 
-def _gpus_of_this_process(options: ScalingSettings) -> int:
+def _workers_with_gpus_here(options: ScalingSettings) -> int:
     import torch
 
     return int(torch.cuda.device_count() >= options.gpus_per_worker)

@@ -23,7 +23,7 @@ _LOOK_S = 2.0
 class PreemptionPoller:
     """Asks the cluster every `_LOOK_S` seconds whether a node with workers of this attempt is being drained.
 
-    Another thread asks: without an answer of its head, a call of Ray blocks.
+    The question is asked in a thread of its own: while the cluster's head does not answer, a call of Ray blocks.
     """
 
     job: TrainingJob

@@ -129,9 +129,9 @@ def _attempt_once(job: TrainingJob, attempt: Callable[[TrainingJob], None], on_r
     if on_ray:
         # May take hours, so before the watchdog waits for the workers, and before signals wait for a last checkpoint.
         upload_inputs(job)
-    with _stop_on_signals(job, on_ray) as asked:
+    with _stop_on_signals(job, on_ray) as stop_signals:
         if on_ray:
-            _supervised(job, attempt, asked)
+            _supervised(job, attempt, stop_signals)
         else:
             attempt(job)
 
@@ -156,7 +156,7 @@ def _pause_s(job: TrainingJob, futile: int) -> float:
     that is killed once an hour must not cause a pause of a minute at the tenth time.
     """
     first = _FIRST_PAUSE_S if job.settings.scaling.min_workers is None else _NODE_LOSS_S
-    return min(_LONGEST_PAUSE_S, first * 2.0**futile) * random.uniform(0.5, 1)
+    return min(_LONGEST_PAUSE_S, first * 2.0 ** min(futile, 10)) * random.uniform(0.5, 1)
 
 
 def _sweep(job: TrainingJob) -> None:
@@ -174,7 +174,7 @@ def _explained(error: Exception) -> EvergreenError:
     return TrainingError(f"the training code failed: {type(first).__name__}: {first}{raised_at(first)}")
 
 
-def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked: list[int]) -> None:
+def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], stop_signals: list[int]) -> None:
     """Run the attempt in another thread and monitor it from this thread, which stays free to handle signals."""
     outcome: list[BaseException] = []
 
@@ -187,15 +187,15 @@ def _supervised(job: TrainingJob, attempt: Callable[[TrainingJob], None], asked:
     thread = threading.Thread(target=copy_context().run, args=(work,), name="evergreen-attempt", daemon=True)
     thread.start()
     with HeadWatch(job.settings.ray.address) as head:
-        _monitor(job, thread, head, asked)
+        _monitor(job, thread, head, stop_signals)
     if outcome:
         raise outcome[0]
-    if asked and thread.is_alive():
+    if stop_signals and thread.is_alive():
         end_workers(read_beats(job.paths))
         raise StopRequestedError("training was stopped; the same command resumes from the newest checkpoint")
 
 
-def _monitor(job: TrainingJob, thread: threading.Thread, head: HeadWatch, asked: list[int]) -> None:
+def _monitor(job: TrainingJob, thread: threading.Thread, head: HeadWatch, stop_signals: list[int]) -> None:
     """Return when the attempt's thread has ended, or when the time limits of a requested stop have passed.
 
     Raises :class:`RivalDriverError` for a newer driver, and :class:`TransientError` when the workers are stuck or the
@@ -208,7 +208,7 @@ def _monitor(job: TrainingJob, thread: threading.Thread, head: HeadWatch, asked:
         relay.pump()
         notices.look()
         _end_for_rival(job, fence.check_driver)
-        if limits.passed(asked):
+        if limits.passed(stop_signals):
             return
         try:
             head.check()

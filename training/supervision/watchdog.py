@@ -40,9 +40,8 @@ class Watchdog:
     _began: float = field(default_factory=time.monotonic)
     _seen: dict[int, "_Life"] = field(default_factory=dict)
     _asked: dict[int, float] = field(default_factory=dict)  # when a silent worker's state was asked, by rank
-    _gone: dict[int, Beat] = field(
-        default_factory=dict
-    )  # by rank: last heartbeat of a process that has ended
+    # By rank: last heartbeat of a process that has ended.
+    _gone: dict[int, Beat] = field(default_factory=dict)
 
     def look(self) -> None:
         """Check the heartbeats. Raises :class:`TransientError` when the workers are stuck, after killing all of them.
@@ -80,7 +79,10 @@ class Watchdog:
         return max(self.job.settings.failure.hang_timeout_s, _MEAN_GAPS * life.beat.gap_s)
 
     def _is_stopped(self, life: "_Life", now: float) -> bool:
-        """Whether a silent worker's process is stopped, in the first step, too; asked once in the time allowed."""
+        """Whether a silent worker's process is stopped by a signal, also in the worker's first step.
+
+        The process is asked at most once in :meth:`_steady` seconds.
+        """
         if now - max(life.at, self._asked.get(life.beat.rank, life.at)) <= self._steady(life):
             return False
         self._asked[life.beat.rank] = now
@@ -112,12 +114,12 @@ class Watchdog:
     def _give_up(self, lives: "list[_Life]", who: str, silent: "_Life", now: float) -> None:
         beats = [life.beat for life in lives if self._gone.get(life.beat.rank) != life.beat]
         for beat in beats:
-            log.warning("%s", _where(self.job, beat))
+            log.warning("%s", _state_and_stacks(self.job, beat))
         end_workers(beats)
         raise TransientError(
             f"{who} heartbeat for {now - silent.at:.0f} s after step {max(life.beat.step for life in lives)}; "
-            f"what they were doing is in the log and in {self.job.paths.stacks}. If they were busy, raise "
-            "failure.hang_timeout_s."
+            f"what the workers were doing is in the log and in {self.job.paths.stacks}. If the workers were busy, "
+            "raise failure.hang_timeout_s."
         )
 
 
@@ -152,7 +154,7 @@ def end_workers(beats: list[Beat]) -> None:
         log.warning("worker %d (pid %d on %s) does not end", beat.rank, beat.pid, beat.host)
 
 
-def _where(job: TrainingJob, beat: Beat) -> str:
+def _state_and_stacks(job: TrainingJob, beat: Beat) -> str:
     """A worker's process state and the stacks of its threads, as text for the log."""
     file = job.paths.stacks / f"rank-{beat.rank}.txt"
     before = file.stat().st_size if file.is_file() else 0
@@ -173,7 +175,10 @@ def _signal(beat: Beat, signum: int) -> str | None:
 
 
 def _answer(beat: Beat, signum: int) -> tuple[str | None, bool]:
-    """As :func:`_signal`, and whether this is certain: the process of a node that does not answer may still live."""
+    """Send a signal as :func:`_signal` does; returns the state, and whether the state is certain.
+
+    When a node does not answer, the process may still run.
+    """
     import ray
 
     # Compare host names first: after a restart of Ray, this machine has another node id.

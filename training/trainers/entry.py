@@ -38,8 +38,11 @@ class Entry:
         heartbeat.beat(0)
         return cls(job, ranks, began, reached, fence, heartbeat)
 
-    def note_ready(self, first_step: int) -> None:
-        """Record, on the first rank, that training starts now at `first_step`."""
+    def note_ready(self, first_step: int, device: str = "") -> None:
+        """Record, on the first rank, that training starts now at `first_step`.
+
+        `device` is the type of the device that computes, if it is not the device of the rank's tensors.
+        """
         if not self.ranks.is_first:
             return
         attempt = Attempt(
@@ -48,7 +51,7 @@ class Entry:
             began=self.began,
             ready=time.time(),
             world_size=self.ranks.world_size,
-            device=self.ranks.device.type,
+            device=device or self.ranks.device.type,
             first_step=first_step,
             reached=max(self.reached, first_step),
         )

@@ -16,7 +16,10 @@ _TIMEOUT = timedelta(days=7)
 
 
 def writers_of(ranks: Ranks, fence: Fence) -> Writers:
-    """The ranks as writers of one checkpoint; all ranks call this function. `fence` is that of the first rank."""
+    """The ranks as writers of one checkpoint; all ranks call this function.
+
+    Only the first rank's `fence` counts.
+    """
     if not ranks.distributed:
         return Writers()
     # A separate process group: threads that write use it while the training uses the others.

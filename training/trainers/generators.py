@@ -33,13 +33,13 @@ def generators_kept() -> Iterator[None]:
     """Restore the state of all three generators after the block."""
     import torch
 
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    torchs, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    gpu_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        torch.set_rng_state(torchs)
-        if gpus:
-            torch.cuda.set_rng_state_all(gpus)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
+        torch.set_rng_state(torch_state)
+        if gpu_states:
+            torch.cuda.set_rng_state_all(gpu_states)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)

@@ -39,9 +39,8 @@ def cut_network(trial: Trial) -> None:
         trial.stack.push(setup.pop_all())
     trial.start(["ip", "netns", "exec", names[0]])
     step = trial.wait_for_some_step()
-    shapes = (
-        (_lossy, _slow) if _shape(names, "delay", "0ms").returncode == 0 else ()
-    )  # the kernel may lack netem
+    # The kernel may lack netem.
+    shapes = (_lossy, _slow) if _shape(names, "delay", "0ms").returncode == 0 else ()
     trial.pick((_down_for_a_while, _down, *shapes))(trial, names, step)
 
 

@@ -57,12 +57,16 @@ class Accuracy:
         return NotWorse(bound, -margin, changed, remedy)
 
     def facts(self, look: Look, verdict: Verdict) -> list[Fact]:
-        """The gain in percentage points, measured, corrected for the choice, and needed."""
+        """The gain in percentage points: measured, corrected for selection bias, and needed."""
         facts = [("Measured gain", f"{wording.points(look.difference)} points")]
         choice = verdict.choice
         if choice is not None and look.question == "better":
-            facts.append(("Gain corrected for the choice", f"{wording.points(choice.corrected_gain)} points"))
-            facts.append(("Accuracy corrected for the choice", wording.percent(choice.corrected_accuracy)))
+            facts.append(
+                ("Gain corrected for selection bias", f"{wording.points(choice.corrected_gain)} points")
+            )
+            facts.append(
+                ("Accuracy corrected for selection bias", wording.percent(choice.corrected_accuracy))
+            )
         if look.passed:
             return facts
         gain = gain_needed(look)

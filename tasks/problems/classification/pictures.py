@@ -42,7 +42,7 @@ def mistake_grid(inputs: ReportInputs, path: Path) -> Path:
     mistakes = inputs.evaluation.mistakes
     names = [mistake.truth for mistake in mistakes]
     guesses = [f"{mistake.predicted} {percent(mistake.probability, 0)}" for mistake in mistakes]
-    return picture_grid(inputs.mistakes, names, guesses, [False] * len(mistakes), path)
+    return picture_grid(inputs.example_pictures, names, guesses, [False] * len(mistakes), path)
 
 
 def _colours(cells: list[list[tuple[bool, float]]]) -> np.ndarray:

@@ -52,7 +52,7 @@ def tiles(inputs: ReportInputs) -> tuple[Tile, ...]:
 def corrected(inputs: ReportInputs) -> str:
     """See :class:`tasks.report_page.sections.Sections`."""
     choice = inputs.release.verdict.choice
-    return f"{points(choice.corrected_gain)} corrected for the choice; " if choice else ""
+    return f"{points(choice.corrected_gain)} corrected for selection bias; " if choice else ""
 
 
 def agreement(evaluation: Evaluation) -> list[tuple[str, str, int]]:
@@ -96,6 +96,6 @@ def summary_sentence(inputs: ReportInputs) -> str:
 def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
     """Draw the confusion matrix and, for images, the most confident mistakes, if there are any."""
     drawn = [pictures.confusion_matrix(candidate_of(inputs.evaluation), folder / "confusion_matrix.png")]
-    if inputs.mistakes:
+    if inputs.example_pictures:
         drawn.append(pictures.mistake_grid(inputs, folder / "worst_mistakes.png"))
     return drawn

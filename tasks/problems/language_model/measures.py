@@ -1,16 +1,14 @@
 """The measure by which looks compare language models: the loss per token, written as a perplexity."""
 
-import math
-
 from tasks.gate.measures import Array
 from tasks.problems.mean_loss import MeanLoss
-from training.problems.language_model import shown
+from training.problems.language_model import perplexity_of, shown
 
 MEASURE = "next_token_loss"
 
 
 def _perplexity(loss: float) -> str:
-    return shown(math.exp(min(loss, 700.0)))
+    return shown(perplexity_of(loss))
 
 
 def losses(tokens: Array, nats: Array) -> Array:

@@ -40,12 +40,12 @@ class MeanErrorSections:
         )
 
     def tiles(self, inputs: ReportInputs) -> tuple[Tile, ...]:
-        """None."""
+        """No further numbers in the headline."""
         del inputs
         return ()
 
     def corrected(self, inputs: ReportInputs) -> str:
-        """Nothing."""
+        """Empty: the gate corrects the selection bias of accuracies alone."""
         del inputs
         return ""
 
@@ -65,12 +65,12 @@ class MeanErrorSections:
         return largest_errors(inputs, "The test rows with the candidate's largest errors.", error)
 
     def summary_sentence(self, inputs: ReportInputs) -> str:
-        """The metric."""
+        """The metric on the test rows, as the start of a sentence."""
         figure = self.problem.figure(inputs.evaluation.candidate)
         return f"{self.MEASURE.title} **{figure}** on {inputs.evaluation.rows:,} test rows"
 
     def figures(self, inputs: ReportInputs, folder: Path) -> list[Path]:
-        """None."""
+        """No pictures."""
         del inputs, folder
         return []
 

@@ -46,7 +46,7 @@ def error_grid(inputs: ReportInputs, path: Path) -> Path:
     """Draw the images with the largest errors, each with its true and its predicted number."""
     errors = inputs.evaluation.largest_errors
     truths, guesses = [number(error.truth) for error in errors], [number(error.predicted) for error in errors]
-    return picture_grid(inputs.mistakes, truths, guesses, [False] * len(errors), path)
+    return picture_grid(inputs.example_pictures, truths, guesses, [False] * len(errors), path)
 
 
 def _shades() -> "Colormap":

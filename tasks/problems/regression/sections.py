@@ -101,7 +101,7 @@ def figures(inputs: ReportInputs, folder: Path) -> list[Path]:
         pictures.predicted_against_true(inputs.predicted, target, folder / "predicted_against_true.png"),
         pictures.error_histogram(inputs.predicted, target, folder / "errors.png"),
     ]
-    if inputs.mistakes:
+    if inputs.example_pictures:
         drawn.append(pictures.error_grid(inputs, folder / "largest_errors.png"))
     return drawn
 

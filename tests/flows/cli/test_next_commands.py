@@ -123,9 +123,8 @@ def test_only_commands_that_work_are_suggested(served: tuple[Home, Any]) -> None
     assert offered(release) == [f"{score} --alias challenger", "plan digits", "ui"]
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     assert offered(release) == [score, "plan digits", "ui"]
-    client.set_registered_model_alias(
-        MODEL, PREVIOUS, "1"
-    )  # "previous" is the champion's version too, so a rollback is not offered
+    # "previous" is the champion's version too, so a rollback is not offered.
+    client.set_registered_model_alias(MODEL, PREVIOUS, "1")
     assert offered(release) == [score, "plan digits", "ui"]
     client.set_registered_model_alias(MODEL, CHAMPION, "2")
     assert offered(release) == [score, "plan digits", f"rollback {MODEL}", "ui"]

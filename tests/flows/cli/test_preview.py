@@ -27,8 +27,9 @@ from training.records import EpochMetrics, Goodput, Release, TrainedModel, Verdi
 from training.settings.schema import Settings
 from training.storage.files import write_text
 from training.storage.paths import Home
-from training.trainers.network.feeds import StreamFeed, training_rows
+from training.trainers.network.feeds import StreamFeed
 from training.trainers.ranks import Ranks
+from training.trainers.rows import training_rows
 
 PARTS = {
     "start-up": 20.0,
@@ -133,9 +134,8 @@ def test_time_comes_from_the_newest_run_on_as_many_workers(home: Home) -> None:
     fitting = planned(home, seed=1)
     finish(fitting)
     finish(planned(home, seed=2), world_size=8)
-    finish(
-        planned(home, seed=3), parts={"orchestration": 1.0}
-    )  # this run reused its training, so its time is no basis for an estimate
+    # This run reused its training, so its time is no basis for an estimate.
+    finish(planned(home, seed=3), parts={"orchestration": 1.0})
     # 40 steps of 90 rows at 200 images/s; validation and checkpoints scaled to twice the rows; the rest is unchanged.
     seconds, why = estimate(plan, version, 40)
     assert seconds == pytest.approx(3600 / 200 + 2 * 6.0 + 20.0 + 3.0)

@@ -119,9 +119,8 @@ def test_a_lost_terminal_ends_a_command_in_order_unless_hangups_are_ignored(igno
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=partial(
-            signal.signal, signal.SIGHUP, signal.SIG_DFL
-        ),  # the tests themselves may run by nohup
+        # The tests themselves may run by nohup.
+        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -32,12 +32,8 @@ ui.check_port = lambda _: None
 ui.serve(home_to_write(), 5000)
 print(os.environ["MLFLOW_DISABLE_TELEMETRY"])
 """
-_IN_CI = (
-    "CI",
-    "GITHUB_ACTIONS",
-    "PYTEST_CURRENT_TEST",
-    "PYTEST_VERSION",
-)  # with these, libraries are silent anyway
+# With these, libraries are silent anyway.
+_IN_CI = ("CI", "GITHUB_ACTIONS", "PYTEST_CURRENT_TEST", "PYTEST_VERSION")
 
 
 def said(program: str, folder: Path, **variables: str) -> str:

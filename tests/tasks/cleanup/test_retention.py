@@ -85,9 +85,8 @@ def kept(one_run: tuple[Home, Release], tmp_path: Path) -> Kept:
         home.dataset("digits", release.dataset_fingerprint), home.dataset("digits", "f" * 64)
     )
     os.utime(old, (0, 0))
-    raw = home.raw_rows(
-        "digits", release.dataset_fingerprint
-    )  # as left by a crash right after the dataset was finished
+    # As left by a crash right after the dataset was finished.
+    raw = home.raw_rows("digits", release.dataset_fingerprint)
     raw.mkdir(parents=True, exist_ok=True)
     (raw / "raw-00000.parquet").write_bytes(b"rows")
     return Kept(home, runs, [True, True, True, False, False])
@@ -358,9 +357,8 @@ def test_a_version_of_another_model_keeps_its_run(kept: Kept) -> None:
     client.delete_registered_model_alias("second", "champion")
     collect(kept.home, keep=1, versions=True)
     assert not run.root.exists()
-    assert (
-        client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
-    )  # version 1 of "second" has its files
+    # Version 1 of "second" has its files.
+    assert client.get_run(release.mlflow_run_id).info.lifecycle_stage == "active"
 
 
 def test_a_champion_whose_release_was_not_written_keeps_its_run(kept: Kept) -> None:

@@ -60,7 +60,7 @@ def run_with_checkpoint(store: ObjectStore, folder: Path, finished: bool) -> Sto
     run.fence = Fence(Path("unused"), 2, 1, "there/1/b")
     StoredRun(store, PREFIX, Fence(Path("unused"), 1, 1, "there/1/a")).upload({"killed": folder / "file"})
     entry = run.state().model_copy(update={"attempt": 2, "driver": "there/1/b", "number": 1})
-    assert run._created(run.state(), entry)
+    assert run._try_append(run.state(), entry)
     run.enter()
     files = run.upload({"step/state.pt": folder / "file"})
     made = StoredCheckpoint(step=1, score=None, files=files)

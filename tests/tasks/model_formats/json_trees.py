@@ -10,7 +10,7 @@ import numpy.typing as npt
 from logged_before import encoded_signature
 from xgboost import Booster
 
-from tasks.model_formats.logged_models import log, unexpected_entry
+from tasks.model_formats.logged_models import log_with_flavor, unexpected_entry
 from training.problems.base import Predict
 from training.recipe import Recipe
 from training.records import DatasetVersion, TrainedModel
@@ -30,7 +30,7 @@ def log_model(
     metadata: dict[str, Any],
 ) -> str:
     """See :class:`tasks.model_formats.base.ModelFormat`."""
-    return log(
+    return log_with_flavor(
         run_id,
         version,
         mlflow.xgboost,

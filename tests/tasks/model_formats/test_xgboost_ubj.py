@@ -16,8 +16,8 @@ from logged_before import log_trees, metadata_before
 from raw_predictions import every_kind
 
 from tasks.model_formats.base import check_same
-from tasks.model_formats.trees import check_trees
 from tasks.model_formats.ubj import read_ubj
+from tasks.model_formats.xgboost_trees import check_trees
 from tasks.registry.aliases import load_version
 from tasks.registry.safe_loading import registered_inputs
 from tasks.trackers.mlflow_run import connect

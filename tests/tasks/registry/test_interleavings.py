@@ -174,7 +174,7 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     client = RunsToo()
     monkeypatch.setattr(tasks.register, "connect_patiently", lambda _: client)
     monkeypatch.setattr(
-        tasks.comparison, "_made", lambda plan: acting().execution.compared.get(plan.home, [])
+        tasks.comparison, "_complete_comparisons", lambda plan: acting().execution.compared.get(plan.home, [])
     )
     monkeypatch.setattr(flows.retrain, "evaluate", evaluated)
     for module in (tasks.cleanup.retention, tasks.cleanup.recipe_runs):
@@ -182,9 +182,8 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.rollback, "connect", lambda *_: client)
     monkeypatch.setattr(flows.retrain, "register", register_patiently)
     monkeypatch.setattr(tasks.registry.reign, "read_outcomes", outcomes)
-    monkeypatch.setattr(
-        tasks.gate.verdict, "_choice", lambda *_: None
-    )  # takes most of the time, but changes no decision
+    # It takes most of the time, but changes no decision.
+    monkeypatch.setattr(tasks.gate.verdict, "_choice", lambda *_: None)
     unneeded = ("reload_once", "check_same", "metadata_of", "format_name", "log_final")
     for name in (*unneeded, "announce_digests", "adopt_digests"):
         monkeypatch.setattr(tasks.register, name, lambda *_: None)
@@ -197,9 +196,8 @@ def _explored(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(tasks.register, name, lambda *_: "")
     monkeypatch.setattr(tasks.register, "version_description", lambda *_: "")
-    monkeypatch.setattr(
-        tasks.register, "is_judged_elsewhere", lambda *_: False
-    )  # changes the description alone
+    # It changes the description alone.
+    monkeypatch.setattr(tasks.register, "is_judged_elsewhere", lambda *_: False)
     monkeypatch.setattr(tasks.register, "open_run", lambda *_, **__: "run")
     monkeypatch.setattr(tasks.register, "open_columns", lambda *_: SimpleNamespace(inputs=np.zeros(4)))
     monkeypatch.setattr(tasks.register, "load_version", lambda *_: SimpleNamespace(predict=None))

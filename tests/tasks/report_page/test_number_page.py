@@ -29,7 +29,7 @@ def on_images(target: str = "progression") -> ReportInputs:
     return replace(
         inputs,
         dataset=inputs.dataset.model_copy(update=about),
-        mistakes=tuple(pictures),
+        example_pictures=tuple(pictures),
         example_rows=(),
         words=replace(inputs.words, row="image"),
         importances={},
@@ -44,7 +44,7 @@ def test_each_of_the_largest_errors_has_its_picture() -> None:
     shown = [attributes for tag, attributes in page.tags if tag == "img"]
     errors = inputs.evaluation.largest_errors
     assert len(shown) == len(errors) > 10
-    for attributes, pixels, error in zip(shown, inputs.mistakes, errors, strict=True):
+    for attributes, pixels, error in zip(shown, inputs.example_pictures, errors, strict=True):
         kind, _, content = (attributes["src"] or "").partition(",")
         assert kind == "data:image/png;base64"
         with Image.open(io.BytesIO(base64.b64decode(content))) as picture:

@@ -206,9 +206,8 @@ def test_markdown_says_the_same_and_can_not_be_injected() -> None:
     inputs = report()
     text = markdown(inputs)
     assert text.startswith("# Promoted: Version 7 replaces version 6 as champion\n")
-    assert (
-        text.count(as_sentence(reason(inputs.release.verdict, inputs.release.alias)).replace("_", "\\_")) == 1
-    )  # stated once
+    once = as_sentence(reason(inputs.release.verdict, inputs.release.alias)).replace("_", "\\_")
+    assert text.count(once) == 1
     for rule in inputs.release.verdict.rules:
         assert f"| {rule.value:.4g} | {rule.limit:.4g} | passed |".replace(" -", " −") in text
     assert "| **all** | **93.4** |" in text
@@ -258,7 +257,7 @@ def test_a_page_without_mistakes_epochs_or_commands_says_so() -> None:
     perfect = inputs.evaluation.model_copy(update={"mistakes": ()})
     trained = inputs.trained.model_copy(update={"history": ()})
     bare = replace(
-        inputs, evaluation=perfect, trained=trained, mistakes=(), changes=(), commands=(), settings={}
+        inputs, evaluation=perfect, trained=trained, example_pictures=(), changes=(), commands=(), settings={}
     )
     text = Page(render(bare)).text
     for sentence in (
@@ -287,9 +286,9 @@ def test_one_epoch_and_diverged_values_are_drawn(tmp_path: Path) -> None:
         assert figures(changed, tmp_path)
 
 
-def test_pictures_must_match_mistakes() -> None:
-    with pytest.raises(ValueError, match="0 pictures for 12 mistakes"):
-        replace(report(), mistakes=())
+def test_pictures_must_match_examples() -> None:
+    with pytest.raises(ValueError, match="0 pictures for 12 examples; give one picture for each"):
+        replace(report(), example_pictures=())
 
 
 def test_text_has_enough_contrast_in_light_and_dark() -> None:

@@ -269,8 +269,8 @@ def test_text_of_a_table_stays_text(tmp_path: Path) -> None:
     assert len(figures(named, tmp_path)) == 3
 
 
-def test_examples_must_match_errors() -> None:
-    with pytest.raises(ValueError, match="0 rows for 24 mistakes"):
+def test_rows_must_match_examples() -> None:
+    with pytest.raises(ValueError, match="0 rows for 24 examples; give one row for each"):
         replace(regression_report(), example_rows=())
 
 

@@ -62,9 +62,8 @@ def test_what_is_read_counts_as_progress_while_it_is_read(log: CheckpointLog) ->
     assert torch.equal(loaded["weights"], state["weights"])
     assert loaded["name"] == "one"
     size = (folder(log, 5) / STATE).stat().st_size
-    assert (
-        sum(read) >= 2 * size - 2**16
-    )  # for the digest, then for the state; torch skips what fills the file up
+    # For the digest, then for the state; torch skips what fills the file up.
+    assert sum(read) >= 2 * size - 2**16
     assert max(read) <= 2**20
 
 

@@ -23,13 +23,14 @@ from training.errors import DataError, TransientError
 from training.settings.schema import CheckpointSettings
 from training.storage.objects.base import open_store
 
+# As torch.chunk divides 7 rows.
 SPLITS = {
     1: (7,),
     2: (4, 3),
     3: (3, 3, 1),
     4: (2, 2, 2, 1),
     5: (2, 2, 2, 1, 0),
-}  # as torch.chunk divides 7 rows
+}
 Logs = list[CheckpointLog]
 
 

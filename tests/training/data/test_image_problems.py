@@ -24,10 +24,8 @@ def test_a_dataset_knows_its_problem_and_has_the_rows_of_a_classification(tmp_pa
     other = prepared(home, source, "drawn", {}, "denoising")
     assert (plain.problem, other.problem) == ("classification", "denoising")
     assert plain.fingerprint != other.fingerprint
-    assert (other.mean, other.std) == (
-        (0.5,),
-        (0.5,),
-    )  # whatever the rows: models must get the same noisy images
+    # Whatever the rows: models must get the same noisy images.
+    assert (other.mean, other.std) == ((0.5,), (0.5,))
     assert plain.mean != (0.5,)
     assert read_manifest(Path(other.path), other.fingerprint) == other
     assert [path.name for path in Path(other.path).parent.iterdir()] == [Path(other.path).name]

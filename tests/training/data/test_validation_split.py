@@ -15,7 +15,7 @@ from training.errors import DataError
 from training.records import DatasetVersion
 from training.settings.schema import DataSettings, ScalingSettings, Settings
 from training.storage.paths import Home
-from training.trainers.network.feeds import training_rows
+from training.trainers.rows import training_rows
 from training.trainers.torch.settings import TrainingSettings
 
 SETTINGS = Settings(scaling=ScalingSettings(num_workers=0), training=TrainingSettings(global_batch_size=2))

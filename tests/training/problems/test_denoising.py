@@ -23,9 +23,8 @@ from training.trainers.network.fine_tuning import start_from
 
 SHAPE = (1, 4, 4)
 SCHEDULE = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), 0)  # of Ho et al. 2020
-COSINE = (
-    torch.cos(torch.linspace(0.008, 1, 1000) / 1.008 * torch.pi / 2) ** 2
-)  # after Nichol and Dhariwal 2021
+# After Nichol and Dhariwal 2021.
+COSINE = torch.cos(torch.linspace(0.008, 1, 1000) / 1.008 * torch.pi / 2) ** 2
 
 
 class Known(nn.Module):

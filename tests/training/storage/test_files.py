@@ -152,9 +152,8 @@ def test_a_home_that_can_not_be_made_is_named(tmp_path: Path, monkeypatch: pytes
 def test_what_a_crash_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
     with atomic_file(tmp_path / "whole.json") as aside:
         aside.write_text("half")
-        shutil.copy(
-            aside, aside.with_name(aside.name.replace("whole", "other"))
-        )  # as a killed process leaves it
+        # As a killed process leaves it.
+        shutil.copy(aside, aside.with_name(aside.name.replace("whole", "other")))
     (tmp_path / ".step-4.removed" / "rest").mkdir(parents=True)
     for name in (".columns-train", "step-8", "data.tmp"):
         (tmp_path / name).mkdir()

@@ -315,7 +315,8 @@ def run_python(code: str, user: Path, **more: str) -> subprocess.CompletedProces
 
 def test_the_user_s_configuration_of_keras_is_neither_used_nor_written(tmp_path: Path) -> None:
     code = (
-        "from training.trainers.keras.library import set_defaults, torch_keras; keras = torch_keras(); "
+        "from training.trainers.keras.library import torch_keras; keras = torch_keras(); "
+        "from training.trainers.network.keras_import import set_defaults; "
         "set_defaults(keras); "
         "print(keras.config.backend(), keras.config.floatx(), keras.config.image_data_format())"
     )

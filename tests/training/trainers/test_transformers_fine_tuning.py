@@ -79,7 +79,7 @@ def test_a_base_model_s_weights_start_a_new_head(folder: bool, tmp_path: Path) -
         there.save_pretrained(tmp_path)
         weights = load_file(weights_file(tmp_path))
     with pytest.raises(
-        SettingError, match=r"another head: it lacks classifier\.bias, .*training\.init_head=new starts"
+        SettingError, match=r"another head: they lack classifier\.bias, .*training\.init_head=new starts"
     ):
         started(here, weights, "keep")
     assert started(here, weights).new == ("classifier.bias", "classifier.weight")
@@ -99,7 +99,7 @@ def test_the_head_and_the_pooler_of_another_task_are_left_out(tmp_path: Path) ->
         for name, value in weights.items()
     }
     with pytest.raises(
-        SettingError, match=r"it lacks bert\.pooler.*the model has no cls\.predictions.*init_head=new"
+        SettingError, match=r"they lack bert\.pooler.*the model has no cls\.predictions.*init_head=new"
     ):
         started(here, renamed, "keep")
     assert started(here, renamed).new == (
@@ -129,11 +129,11 @@ def test_another_number_of_classes_starts_a_new_head() -> None:
     ("changes", "message"),
     [
         ({"num_hidden_layers": 3}, r"the model has no bert\.encoder\.layer\.2"),
-        ({"num_hidden_layers": 1}, r"it lacks bert\.encoder\.layer\.1"),
+        ({"num_hidden_layers": 1}, r"they lack bert\.encoder\.layer\.1"),
         ({"hidden_size": 32}, r"other shapes: bert\.embeddings\.word_embeddings\.weight \(50, 32\) there"),
         (
             {"kind": "GPT2Model", "vocab_size": 50},
-            "the weights are not of this recipe's model: it lacks bert",
+            "the weights are not of this recipe's model: they lack bert",
         ),
     ],
     ids=["deeper", "shallower", "wider", "other"],
@@ -162,7 +162,7 @@ def test_new_weights_are_not_frozen() -> None:
 
 def test_a_plain_module_takes_the_names_as_they_are() -> None:
     layer = torch.nn.Linear(2, 3)
-    with pytest.raises(SettingError, match="not of this recipe's model: it lacks bias, weight"):
+    with pytest.raises(SettingError, match="not of this recipe's model: they lack bias, weight"):
         started(layer, {"0.weight": torch.ones(3, 2)})
 
 

@@ -20,10 +20,8 @@ Pixels = npt.NDArray[np.uint8]
 # start other programs, such as Ghostscript for EPS.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 100_000_000
-_DEEP = (
-    "I",
-    "F",
-)  # Pillow's modes of integers of 16 or 32 bits, such as I;16B, and of floating-point numbers
+# Pillow's modes of integers of 16 or 32 bits, such as I;16B, and of floating-point numbers.
+_DEEP = ("I", "F")
 
 
 @dataclass(frozen=True)

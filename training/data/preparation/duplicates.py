@@ -120,12 +120,12 @@ def _of_rule(copies: Copies, rule: str) -> list[list[CopiedRow]]:
 def _sentence(images: list[list[CopiedRow]], rule: str) -> str:
     """Message text: how many images break `rule`, and the rows of the first few images."""
     count = counted(len(images), "image is", "images are")
-    said = {
-        TWO_SPLITS: f"{count} in more than one split, which would flatter the model",
+    sentence = {
+        TWO_SPLITS: f"{count} in more than one split, which would make the test score too high",
         TWO_LABELS: f"{count} in the data under two labels, of which at most one can be right",
     }[rule]
     more = [f"and {len(images) - _SHOWN} more"] if len(images) > _SHOWN else []
-    return f"{said}:\n  " + "\n  ".join([*map(_group, images[:_SHOWN]), *more])
+    return f"{sentence}:\n  " + "\n  ".join([*map(_group, images[:_SHOWN]), *more])
 
 
 def _group(rows: Sequence[CopiedRow]) -> str:

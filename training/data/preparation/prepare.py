@@ -202,10 +202,9 @@ def make_version(
     """Transform all raw shards and atomically commit the dataset version at `folder`.
 
     `function` is the recipe's `transform_rows`. Raises :class:`SettingError` when the function fails, and for settings
-    or a problem that this kind of source does not have. Raises
-    :class:`DataError` that names the first rows which break a rule, or classes without rows; then nothing is
-    left at `folder`. The CSV file `listing` lists all rows that break a rule, except if the error names them all
-    because they are at most 5 unusable rows.
+    or a problem that this kind of source does not have. Raises :class:`DataError` that names the first rows which
+    break a rule, or classes without rows; then nothing is left at `folder`. The CSV file `listing` lists all rows that
+    break a rule, except if the error names them all because they are at most 5 unusable rows.
     """
     check_settings(files, settings, problem)
     with atomic_folder(folder) as staging:
@@ -281,6 +280,10 @@ def _summarise(
     left_out: tuple[str, ...],
     folder: Path,
 ) -> DatasetVersion:
+    """The dataset version from the shards' counts and sums.
+
+    Mean and standard deviation are of pixels scaled to 0..1: std² = E[x²] - E[x]².
+    """
     bad = [row for outcome in outcomes for row in outcome.bad]
     counts = {
         split: tuple(map(sum, zip(*(o.label_counts[split] for o in outcomes), strict=True)))

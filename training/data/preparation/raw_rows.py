@@ -53,5 +53,6 @@ def _readable(raw: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an I/O error of the machine, not a damaged file
         raise DataError(
-            f"{raw}: damaged since it was written ({error}). Run the same command again: it is written again."
+            f"{raw}: damaged since it was written ({error}). Run the same command again: that command writes the file "
+            "again."
         ) from error

@@ -20,10 +20,8 @@ from training.data.preparation.raw_rows import ShardInput, raw_table
 from training.errors import EvergreenError
 from training.records import Record
 
-_NUMBER, _ERROR = (
-    "shard",
-    "error",
-)  # columns: the number of the shard, and why it can't be read or transformed
+# Columns: the number of the shard, and why it can't be read or transformed.
+_NUMBER, _ERROR = "shard", "error"
 Plan = TypeVar("Plan", bound=ShardInput)
 Transform = Callable[[Plan, Iterator[pa.RecordBatch]], Record]
 

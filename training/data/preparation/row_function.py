@@ -15,9 +15,8 @@ from training.errors import SettingError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_TRIED_ROWS = (
-    16  # rows of the first batch of a shard that the function gets a second time, in the reverse order
-)
+# Last rows of the first batch of a shard, which the function gets a second time, in the reverse order.
+_TRIED_ROWS = 16
 
 
 class RowFunction(Protocol):

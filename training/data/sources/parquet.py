@@ -143,6 +143,7 @@ def _batch(kept: list[tuple[int, _Found]], labels: list[str], split: str) -> pa.
 
 
 def check_divided(root: Path, splits: set[str]) -> None:
+    """Raise DataError when some rows have a split and others have none, or when train or test is missing."""
     if not is_divided(splits):
         raise DataError(
             f"{root}: rows of {', '.join(sorted(split or 'no split' for split in splits))} only. Give every row "
@@ -160,6 +161,7 @@ def check_images(file: Path, column: str) -> None:
 
 
 def write_index(folder: Path, index: list[IndexedRow], notes: Notes) -> None:
+    """Write the index of rows and its notes to `folder`, each file atomically."""
     columns = dict(zip(IndexedRow._fields, map(pa.array, zip(*index, strict=True)), strict=True))
     write_record(folder / _NOTES, notes, folder.name)
     with atomic_file(folder / _INDEX) as aside:

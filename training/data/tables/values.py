@@ -207,9 +207,8 @@ def _from_arrow(values: pa.Array, kind: ColumnKind) -> pa.Array:
         zone = pa.types.is_timestamp(values.type) and values.type.tz
         values = values.cast(pa.timestamp("us", "UTC" if zone else None), safe=False)
     if pa.types.is_decimal(values.type):
-        values = values.cast(
-            pa.string()
-        )  # Arrow rounds text correctly, but casts the decimal 2.3 to 2.3000000000000003
+        # Arrow rounds text correctly, but casts the decimal 2.3 to 2.3000000000000003.
+        values = values.cast(pa.string())
     return values.cast(target, safe=False)
 
 

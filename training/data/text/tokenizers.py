@@ -147,7 +147,7 @@ def read_content(file: Path, digest: str) -> str:
     content = file.read_bytes() if file.is_file() else b""
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(
-            f"{file}: missing or not what was written. Run the same command again: it is written again."
+            f"{file}: missing or not what was written. Run the same command again: that command writes the file again."
         )
     return content.decode()
 

@@ -57,9 +57,8 @@ def _explained(call: Callable[P, R]) -> Callable[P, R]:
         except FileNotFoundError as error:
             if call.__name__.startswith("get") or _is_of_this_machine(error):
                 raise
-            if (
-                _code(error) == "NoSuchUpload"
-            ):  # also the answer when the end of an upload is sent a second time
+            # Also the answer when the end of an upload is sent a second time.
+            if _code(error) == "NoSuchUpload":
                 raise TransientError(
                     f"storage.url: {url} does not know an upload that was begun. Run the same command again."
                 ) from error

@@ -13,12 +13,22 @@ from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.accelerate.own_settings import own_settings
 from training.trainers.base import Promise
-from training.trainers.network.own_settings import network_settings
-from training.trainers.rows import order_of
+from training.trainers.network.steps import rows_per_step, steps_per_epoch
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
     from training.trainers.ranks import Ranks
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "MODEL_FILE",
+    "check_dataset",
+    "check_libraries",
+    "promise",
+    "rows_per_step",
+    "run_worker",
+    "steps_per_epoch",
+]
 
 DISTRIBUTIONS = ("torch", "accelerate")
 MODEL_FILE = "weights.safetensors"
@@ -56,15 +66,3 @@ def promise(settings: Settings) -> Promise:
     workers.
     """
     return Promise(resumes="step", same_bits_after_kill=settings.scaling.num_workers <= 2, any_workers=False)
-
-
-def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    """Optimizer steps of one epoch with `rows` rows to learn from."""
-    del world_size
-    return order_of(settings, rows, network_settings(settings).global_batch_size).steps_per_epoch
-
-
-def rows_per_step(settings: Settings, rows: int) -> int:
-    """Rows of one optimizer step, over all workers."""
-    del rows
-    return network_settings(settings).global_batch_size

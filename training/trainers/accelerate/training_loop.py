@@ -40,9 +40,8 @@ class LoopState:
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
         self.version, self.ranks = version, ranks
         self.inputs = inputs_of(recipe, version, settings, ranks.device)
-        self.most = rows_at_once(objective_named(version.problem), version, settings)
+        self.batch_rows = rows_at_once(objective_named(version.problem), version, settings)
         self.registered: dict[str, Any] = {}
-        self.loaded: dict[str, Any] = {}
         self.metrics: dict[str, float | torch.Tensor] = {}
         self.rate = 0.0  # learning rate of the newest step
         self.own_metrics = RecipeMetrics(recipe.name, recipe.metrics, version, ranks.device)
@@ -123,7 +122,7 @@ class LoopState:
                 self.ranks,
                 columns,
                 rows,
-                self.most,
+                self.batch_rows,
                 progress,
                 self.own_metrics,
             )
@@ -304,7 +303,8 @@ class TrainingLoop:
         wanted = (len(batch.rows), self._objective.outputs(job.dataset))
         if tuple(outputs.shape) != wanted:
             raise TrainingError(
-                f"finish_step(outputs): outputs of shape {tuple(outputs.shape)} are not of shape {wanted}"
+                f"finish_step(outputs): outputs of shape {tuple(outputs.shape)} are not of shape {wanted}; pass the "
+                "model's output for the whole batch"
             )
         losses, scores = self._objective.torch_sums(outputs.detach(), batch.targets, job.dataset)
         self._since.add(losses, scores, batch.rows)

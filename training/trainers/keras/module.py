@@ -11,7 +11,8 @@ from torch import nn  # noqa: TID253
 from training.errors import TrainingError
 from training.recipe import BuildModel
 from training.text_shape import TextShape
-from training.trainers.keras.library import seeds_from_torch, set_defaults, torch_keras
+from training.trainers.keras.library import seeds_from_torch, torch_keras
+from training.trainers.network.keras_import import set_defaults
 from training.trainers.network.modules import model_example
 
 _SEED = "seed_generator_state"  # name that Keras gives to the state of each of its random generators
@@ -58,9 +59,8 @@ class KerasModule(nn.Module):
         if updated:  # an exported program with an empty block `no_grad` could not be loaded again
             with torch.no_grad():
                 for name, value in updated.items():
-                    if (
-                        value is not values[name]
-                    ):  # of a frozen weight, which the backward pass may need unchanged
+                    # The backward pass may need the tensor of a frozen weight unchanged.
+                    if value is not values[name]:
                         values[name].copy_(value)
         return output
 
@@ -145,9 +145,8 @@ def _check(keras: Any, model: Any) -> None:
         raise TrainingError(
             f"the Keras model has a constraint on {constrained[0]}, which only Keras' optimizers apply; remove it"
         )
-    sequence = (
-        model.layers if getattr(model, "outputs", None) else []
-    )  # in the order of calls, unlike a subclass's
+    # In the order of calls; the layers of a subclassed model are not.
+    sequence = model.layers if getattr(model, "outputs", None) else []
     last = sequence[-1] if sequence else None
     if (
         isinstance(last, keras.layers.Softmax)

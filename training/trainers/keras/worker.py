@@ -26,7 +26,6 @@ def _build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows,
 
 def _build_replica(recipe: Recipe, job: TrainingJob, ranks: Ranks, total_steps: int) -> LoopReplica:
     replica = LoopReplica(recipe, job.dataset, job.settings, ranks, total_steps)
-    assert isinstance(
-        replica.module, KerasModule
-    )  # a recipe has these settings from `Keras(build_model)` alone
+    # A recipe has these settings from `Keras(build_model)` alone.
+    assert isinstance(replica.module, KerasModule)
     return replica

@@ -26,7 +26,7 @@ _ENDED = (
     "round %d found no split: the training adds no more trees. If columns or rows are drawn for each tree, draw more "
     "(training.feature_fraction, training.bagging_fraction); or lower training.min_data_in_leaf."
 )
-_OTHER_SHARE, _THIRD_SHARE = 0.75, 0.8  # any two shares of rows
+_ONE_SHARE, _ANOTHER_SHARE = 0.75, 0.8  # any two shares of rows
 Sums = tuple[float, float]  # of the loss and of the metric
 _SEEDS = ("bagging_seed", "feature_fraction_seed", "extra_seed", "objective_seed")
 
@@ -90,7 +90,7 @@ class LightGBMRounds:
         # LightGBM reseeds the sampling of columns when the seed changes, and of rows when their share changes.
         other: dict[str, float] = {name: seed ^ 1 for name, seed in model.seeds.items()}
         if share < 1:
-            other["bagging_fraction"] = _OTHER_SHARE if share != _OTHER_SHARE else _THIRD_SHARE
+            other["bagging_fraction"] = _ONE_SHARE if share != _ONE_SHARE else _ANOTHER_SHARE
         model.booster.reset_parameter(other)
         model.booster.reset_parameter({"bagging_fraction": share} | model.seeds)
         return model
@@ -125,11 +125,15 @@ class LightGBMRounds:
     def evaluate(self, model: Growing, round_number: int) -> Round:
         """Loss and metric after round `round_number`; all workers take part."""
         del round_number
-        learned, validated = (float(len(targets)) for targets in self.targets)
-        sums = *model.learned, learned, *model.validated, validated
-        loss, score, rows, other_loss, other_score, other_rows = self.ranks.add_up(*sums)
+        rows_here = [float(len(targets)) for targets in self.targets]
+        loss, score, rows, validation_loss, validation_score, validation_rows = self.ranks.add_up(
+            *model.learned, rows_here[0], *model.validated, rows_here[1]
+        )
         train = self.objective.results(loss / rows, score / rows)
-        return Round(*train, *self.objective.results(other_loss / other_rows, other_score / other_rows))
+        validation = self.objective.results(
+            validation_loss / validation_rows, validation_score / validation_rows
+        )
+        return Round(*train, *validation)
 
     def content(self, model: Growing) -> bytes:
         """The model as text; see :func:`text_of`."""
@@ -195,21 +199,7 @@ def build_boosting(
     """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
     assert version.table is not None
     objective = objective_of(version)
-    parameters = {
-        **objective.parameters(version),
-        **own_settings(settings).model_dump(exclude=set(NO_PARAMETERS)),
-        "bagging_freq": 1,
-        # Exclusive feature bundling drops a value of a row with two values in one bundle: the predictions kept in a
-        # training would differ from those of the loaded model.
-        "enable_bundle": False,
-        "feature_pre_filter": False,  # each worker would leave out columns by its own rows
-        "deterministic": True,
-        "force_col_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
-        "num_threads": settings.scaling.threads_per_worker,
-        "verbosity": -1,
-    }
-    if ranks.distributed:
-        parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
+    parameters = _parameters(objective.parameters(version), settings, ranks)
     mine = slice(ranks.rank, None, ranks.world_size)
     inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
     targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
@@ -244,6 +234,26 @@ def build_boosting(
         metric=objective_named(version.problem).metric,
         learning_rate=own_settings(settings).learning_rate,
     )
+
+
+def _parameters(objective: dict[str, Any], settings: Settings, ranks: Ranks) -> dict[str, Any]:
+    """LightGBM's parameters; `objective` has those that belong to what is minimised."""
+    parameters = {
+        **objective,
+        **own_settings(settings).model_dump(exclude=set(NO_PARAMETERS)),
+        "bagging_freq": 1,
+        # Exclusive feature bundling drops a value of a row with two values in one bundle: the predictions kept in a
+        # training would differ from those of the loaded model.
+        "enable_bundle": False,
+        "feature_pre_filter": False,  # each worker would leave out columns by its own rows
+        "deterministic": True,
+        "force_col_wise": True,  # otherwise LightGBM chooses by the clock, and sums in another order
+        "num_threads": settings.scaling.threads_per_worker,
+        "verbosity": -1,
+    }
+    if ranks.distributed:
+        parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
+    return parameters
 
 
 def _targets(columns: Columns, rows: Rows) -> Numbers:

@@ -29,5 +29,5 @@ def feature_name(column: str) -> str:
 
 
 def column_name(feature: str) -> str:
-    """The name of the column with this name in a model."""
+    """The name of the column whose name in a model is `feature`: the inverse of :func:`feature_name`."""
     return unquote(feature)

@@ -73,7 +73,7 @@ class ValidationBatches:
         largest_share = -(-len(rows) // ranks.world_size)
         self.parts = np.array_split(
             rows[ranks.rank :: ranks.world_size],
-            -(-largest_share // learner.most),
+            -(-largest_share // learner.batch_rows),
         )
 
     def __len__(self) -> int:

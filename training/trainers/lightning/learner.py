@@ -65,7 +65,7 @@ class Learner:
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
         self.version, self.ranks = version, ranks
         self.objective = objective_named(version.problem)
-        self.most = rows_at_once(self.objective, version, settings)
+        self.batch_rows = rows_at_once(self.objective, version, settings)
         self.exchange = StateExchange()
         self.step_names: set[str] = set()  # metrics that the module logs in steps, and at ends of epochs
         self.epoch_names: set[str] = set()
@@ -160,7 +160,7 @@ class Learner:
                 self.ranks,
                 columns,
                 rows,
-                self.most,
+                self.batch_rows,
                 progress,
                 self.metrics,
             )

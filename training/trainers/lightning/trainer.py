@@ -11,12 +11,22 @@ from training.records import DatasetVersion
 from training.seams import install_command
 from training.settings.schema import Settings
 from training.trainers.base import Promise
-from training.trainers.lightning.own_settings import own_settings
-from training.trainers.rows import order_of
+from training.trainers.network.steps import rows_per_step, steps_per_epoch
 
 if TYPE_CHECKING:
     from training.attempts.job import TrainingJob
     from training.trainers.ranks import Ranks
+
+__all__ = [
+    "DISTRIBUTIONS",
+    "MODEL_FILE",
+    "check_dataset",
+    "check_libraries",
+    "promise",
+    "rows_per_step",
+    "run_worker",
+    "steps_per_epoch",
+]
 
 DISTRIBUTIONS = ("torch", "lightning")
 MODEL_FILE = "weights.safetensors"
@@ -49,15 +59,3 @@ def promise(settings: Settings) -> Promise:
     """A killed training resumes at the step of its newest checkpoint, and ends with the same bits."""
     del settings
     return Promise(resumes="step", same_bits_after_kill=True, any_workers=False)
-
-
-def steps_per_epoch(settings: Settings, rows: int, world_size: int) -> int:
-    """Optimizer steps of one epoch with `rows` rows to learn from."""
-    del world_size
-    return order_of(settings, rows, own_settings(settings).global_batch_size).steps_per_epoch
-
-
-def rows_per_step(settings: Settings, rows: int) -> int:
-    """Rows of one optimizer step, over all workers."""
-    del rows
-    return own_settings(settings).global_batch_size

@@ -1,4 +1,7 @@
-"""Checks that settings of a network suit a dataset, without importing torch: `plan` makes them, and each worker."""
+"""Checks that the settings of a network suit a dataset.
+
+`plan` and each worker call these checks, so this module does not import torch.
+"""
 
 from training.errors import SettingError
 from training.problems.objectives import objective_named

@@ -61,7 +61,7 @@ def _check_row(recipe: Recipe, version: DatasetVersion, dataset: Any, columns: C
     given = dataset[row]
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise SettingError(
-            f"{where} is no pair of inputs and label; return such as (image, label) for each row"
+            f"{where} is no pair of inputs and label; return a pair such as (image, label) for each row"
         )
     inputs, label = given
     kind = str(getattr(inputs, "dtype", type(inputs).__name__)).removeprefix("torch.")

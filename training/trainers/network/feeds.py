@@ -18,7 +18,6 @@ from training.data.sample_order import Rows, SampleOrder
 from training.settings.schema import Settings
 from training.trainers.network.own_settings import network_settings
 from training.trainers.ranks import Ranks
-from training.trainers.rows import training_rows as training_rows
 
 if TYPE_CHECKING:
     import torch

@@ -109,7 +109,7 @@ def take_weights(
         sorted(names - other_names) for names, other_names in _both_ways(mine.keys() - absent, weights.keys())
     )
     if missing or unexpected:
-        lists = [f"it lacks {_few(missing)}"] if missing else []
+        lists = [f"they lack {_few(missing)}"] if missing else []
         lists += [f"the model has no {_few(unexpected)}"] if unexpected else []
         raise SettingError(
             f"training.init_from: the weights are not of this recipe's model: {'; '.join(lists)}. Start from weights "

@@ -13,6 +13,7 @@ from training.data.images.augmentation import Augmentation, augment, normaliser
 from training.data.sample_order import Rows
 from training.errors import SettingError
 from training.recipe import Recipe
+from training.recipe_checks import check_augmentation_of
 from training.records import DatasetVersion, TableSchema
 from training.settings.schema import Settings
 from training.text_shape import TextShape
@@ -164,10 +165,7 @@ def inputs_of(
     """
     encoder = encoder_of(version).to(device)
     if not version.has_images:
-        if recipe.augmentation != Augmentation():
-            raise SettingError(
-                f"recipe {recipe.name}: augmentation changes images, and the source has none; remove it"
-            )
+        check_augmentation_of(recipe, version)
         return TableInputs(encoder)
     black = encoder(torch.zeros((1, version.shape[0], 1, 1), dtype=torch.uint8, device=device))
     augmentation = recipe.augmentation if network_settings(settings).augment else Augmentation()

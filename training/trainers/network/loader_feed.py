@@ -86,9 +86,8 @@ def _read(loader: "DataLoader[Any]") -> Iterator[Any]:
     try:
         yield from loader
     except (ConnectionError, EOFError) as error:
-        of_the_dataset = loader.num_workers == 0 or str(error).startswith(
-            "Caught "
-        )  # torch's ExceptionWrapper
+        # torch's ExceptionWrapper begins the message of an error in a loader process in this way.
+        of_the_dataset = loader.num_workers == 0 or str(error).startswith("Caught ")
         if of_the_dataset:
             raise
         raise RuntimeError(f"DataLoader worker closed its connection ({type(error).__name__})") from error

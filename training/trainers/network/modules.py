@@ -34,7 +34,7 @@ def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Mod
     _check_state(recipe.name, module)
     output = _output_shape(recipe.name, module.eval(), shape)
     if output != (2, outputs):
-        raise TrainingError(f"recipe {recipe.name}: {_of_outputs(shape, output, outputs)}")
+        raise TrainingError(f"recipe {recipe.name}: {_outputs_message(shape, output, outputs)}")
     return module.train()
 
 
@@ -63,7 +63,9 @@ def _output_shape(recipe: str, module: nn.Module, shape: tuple[int, ...]) -> tup
         try:
             output = module(model_example(shape, 2))
         except (RuntimeError, ValueError, IndexError) as error:
-            raise TrainingError(f"recipe {recipe}: its model refuses {_of_inputs(shape, error)}") from error
+            raise TrainingError(
+                f"recipe {recipe}: its model refuses {_inputs_message(shape, error)}"
+            ) from error
     if not isinstance(output, torch.Tensor):
         raise TrainingError(
             f"recipe {recipe}: its model returned a {type(output).__name__}; it must return one tensor, "
@@ -97,7 +99,7 @@ def _builder(recipe: Recipe) -> BuildModel:
     return recipe.build_model
 
 
-def _of_inputs(shape: tuple[int, ...], error: Exception) -> str:
+def _inputs_message(shape: tuple[int, ...], error: Exception) -> str:
     if isinstance(shape, TextShape):
         return (
             f"int64 rows of {shape[0]} token ids: {error}. Build the model from the shape that build_model is given: "
@@ -114,7 +116,7 @@ def _of_inputs(shape: tuple[int, ...], error: Exception) -> str:
     )
 
 
-def _of_outputs(shape: tuple[int, ...], output: tuple[int, ...], outputs: int) -> str:
+def _outputs_message(shape: tuple[int, ...], output: tuple[int, ...], outputs: int) -> str:
     if len(shape) == 1:
         return (
             f"two rows gave an output of shape {output}; {outputs} outputs need (2, {outputs}). Size the last layer "

@@ -24,9 +24,8 @@ def plain_state(value: Any, name: str, remedy: str) -> Any:
     if type(value) in (list, tuple):
         parts = [plain_state(part, f"{name}[{index}]", remedy) for index, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts
-    if isinstance(
-        value, np.generic
-    ):  # such as a learning rate that NumPy computed; torch would not read it back
+    # A number of NumPy, such as a computed learning rate, which torch.load would refuse.
+    if isinstance(value, np.generic):
         return plain_state(value.item(), name, remedy)
     if isinstance(value, torch.Tensor) or type(value) in _PLAIN:
         return value

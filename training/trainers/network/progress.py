@@ -250,7 +250,10 @@ class Progress:
         if self.ranks.is_first:
             self.metrics.append(step, epoch + 1, values)
         elif not all(map(math.isfinite, values.values())):
-            raise TrainingError(f"training diverged at step {step}")
+            raise TrainingError(
+                f"training diverged at step {step}: a metric is not a finite number. Lower training.learning_rate, set "
+                "training.clip_norm, or use training.precision=float32."
+            )
 
     def end_epoch(self, epoch: Epoch) -> Position:
         """Validate, save the end of the epoch, and return the start of the next epoch.

@@ -44,18 +44,18 @@ def sums_over(
     device: torch.device,
     columns: Columns,
     rows: Rows,
-    most: int,
+    batch_rows: int,
     progress: Callable[[], None],
     metrics: RecipeMetrics,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums (float64) of losses and of the metric over `rows`, of which a batch has `most`; adds the rows to `metrics`.
+    """Sums (float64) of losses and of the metric over `rows`; adds the rows to `metrics`.
 
-    Calls `progress` after each batch. `forward` maps inputs (:class:`training.data.columns.Columns`), on `device`, to
-    the network's output.
+    A batch has `batch_rows` rows. Calls `progress` after each batch. `forward` maps inputs
+    (:class:`training.data.columns.Columns`), on `device`, to the network's output.
     """
     losses, scores = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for start in range(0, len(rows), most):
-        part = rows[start : start + most]
+    for start in range(0, len(rows), batch_rows):
+        part = rows[start : start + batch_rows]
         targets = torch.from_numpy(columns.targets[part]).to(device)
         inputs = torch.from_numpy(columns.read(part)).to(device)
         outputs = forward(inputs)
@@ -74,7 +74,7 @@ def mean_over(
     ranks: Ranks,
     columns: Columns,
     rows: Rows,
-    most: int,
+    batch_rows: int,
     progress: Callable[[], None],
     metrics: RecipeMetrics,
 ) -> tuple[float, float]:
@@ -87,7 +87,7 @@ def mean_over(
             dist.broadcast(buffer, src=0)
     objective = objective_named(version.problem)
     mine = rows[ranks.rank :: ranks.world_size]
-    sums = sums_over(forward, objective, version, ranks.device, columns, mine, most, progress, metrics)
+    sums = sums_over(forward, objective, version, ranks.device, columns, mine, batch_rows, progress, metrics)
     loss, score, count = ranks.add_up(*sums, len(mine))
     return loss / count, objective.reduced(score, count)
 

@@ -47,7 +47,7 @@ class Loop:
             check_weights=self.replica.check_weights,
         )
         self.clock = progress.clock
-        self.replica.before_update = self._let_copy
+        self.replica.before_update = self._wait_until_copied
         self.replay = progress.replay = Replay(
             self.job, self.ranks, progress.long_work, progress.checkpoints, self.fence, self.heartbeat, self.clock,
             self.total_steps, self.feed.steps_per_epoch, replica=self.replica, rebuild=self.rebuild,
@@ -81,6 +81,6 @@ class Loop:
         self.clock.parts["communication"] = self.clock.parts.get("communication", 0.0) + exposed
         self.clock.parts["compute"] -= exposed
 
-    def _let_copy(self) -> None:
+    def _wait_until_copied(self) -> None:
         with self.clock.time("checkpoint"):
             self.progress.checkpoints.wait_until_copied()

@@ -242,7 +242,8 @@ class LoopReplica:
     def without_gradients(self) -> AbstractContextManager[None]:
         """A context for forward passes of a validation.
 
-        In inference mode, tensors that the model keeps for later passes could not be used in a training step.
+        In inference mode, tensors that the model keeps for later passes could not be used in a training step, nor could
+        weights that a sharded replica gathers.
         """
         return torch.no_grad()
 

@@ -22,10 +22,8 @@ _DEEPEST = 6  # levels of nested objects
 # Further parts of a container, and larger arrays, are not compared.
 _MOST_PARTS, _LARGEST_BYTES = 10_000, 1 << 26
 _TORCHS_OWN = frozenset(vars(nn.Module()))
-_OF_STRATEGY = (
-    "__composable_api_state_key",
-    "ds_",
-)  # prefixes of the names of attributes that FSDP and DeepSpeed add
+# Prefixes of the names of attributes that FSDP and DeepSpeed add.
+_OF_STRATEGY = ("__composable_api_state_key", "ds_")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _NOT_STATE = (type, FunctionType, ModuleType, nn.Module, nn.Parameter)
 Globals = Mapping[str, Mapping[str, Any]]

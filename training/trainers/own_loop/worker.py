@@ -35,8 +35,8 @@ def train(
 
     def rebuild() -> tuple[Feed | None, LoopReplica]:
         again = import_recipe(job)
-        rows = None if job.feed == "stream" else build_feed(job, again, columns, learn, ranks)
-        return rows, build_replica(again, job, ranks, total)
+        new_feed = None if job.feed == "stream" else build_feed(job, again, columns, learn, ranks)
+        return new_feed, build_replica(again, job, ranks, total)
 
     loop = Loop(job, ranks, columns, feed, validate, replica, total, entry.heartbeat, entry.fence, rebuild)
     with entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store

@@ -1,1 +1,1 @@
-"""Evergreen's own PyTorch training loop, in one process or data-parallel on several workers (DDP)."""
+"""The trainer `torch`: Evergreen's own loop over a PyTorch module, with DDP, FSDP, DeepSpeed or virtual shards."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 import torch  # noqa: TID253 - imported by processes that train, never by ones that plan or list
 import torch.distributed as dist  # noqa: TID253
@@ -19,16 +18,16 @@ class CollectiveReplica(Replica):
     """A :class:`Replica` of which all ranks do equally many passes, because each pass is collective."""
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of :class:`Replica`; each step begins with the first rank's buffers, as DDP's forward passes do."""
+        """As in :class:`Replica`; each step begins with the first rank's buffers, as DDP's forward passes do."""
         self.same_buffers()
         return super().step(batch, epoch, step)
 
     def same_buffers(self) -> None:
         """Broadcast the first rank's buffers (running statistics), which the checkpoint holds, to all ranks."""
-        of_dtypes: dict[torch.dtype, list[torch.Tensor]] = {}
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for buffer in self.module.buffers():
-            of_dtypes.setdefault(buffer.dtype, []).append(buffer)
-        for buffers in of_dtypes.values():
+            by_dtype.setdefault(buffer.dtype, []).append(buffer)
+        for buffers in by_dtype.values():
             together = torch.cat([buffer.flatten() for buffer in buffers])
             dist.broadcast(together, src=0)
             sizes = [buffer.numel() for buffer in buffers]
@@ -36,20 +35,16 @@ class CollectiveReplica(Replica):
                 buffer.copy_(values.view_as(buffer))
 
     def passes(self, tensor: torch.Tensor, batch: Batch) -> Sequence[torch.Tensor]:
-        """As of :class:`Replica`, with the same number of passes on each rank."""
+        """As in :class:`Replica`, with the same number of passes on each rank."""
         return tensor.tensor_split(self.passes_of(batch.global_rows // self.ranks.world_size))
 
     def after_validation(self) -> None:
         """Called after the passes of a validation."""
 
-    def without_gradients(self) -> AbstractContextManager[None]:
-        """A context for forward passes of a validation; inference mode would mark the gathered weights."""
-        return torch.no_grad()
-
     def sums_over(
         self, columns: Columns, rows: Rows, progress: Callable[[], None]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of :class:`Replica`; ranks with fewer batches than others compute further ones and ignore the results."""
+        """As in :class:`Replica`; ranks with fewer batches than others compute further ones and ignore the results."""
         batches = math.ceil(len(rows) / rows_at_once(self.objective, self.version, self.settings))
         most = max(map(int, self.ranks.gather(torch.tensor([batches], device=self.ranks.device))))
         sums = super().sums_over(columns, rows, progress)

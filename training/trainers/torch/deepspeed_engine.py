@@ -31,9 +31,8 @@ def _library(ranks: Ranks) -> Any:
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     os.environ["DS_ACCELERATOR"] = ranks.device.type  # read by the first import
-    os.environ["LOCAL_RANK"] = str(
-        ranks.device.index or 0
-    )  # DeepSpeed computes on the device with this number
+    # DeepSpeed computes on the device with this number.
+    os.environ["LOCAL_RANK"] = str(ranks.device.index or 0)
     import deepspeed
     import deepspeed.ops
 

@@ -54,7 +54,7 @@ class FsdpReplica(CollectiveReplica):
         return self.module
 
     def state(self) -> dict[str, Any]:
-        """As of :class:`Replica`, with :class:`OwnRows` for each tensor that the ranks hold together."""
+        """As in :class:`Replica`, with :class:`OwnRows` for each tensor that the ranks hold together."""
         return cast(dict[str, Any], self._with_own_rows(super().state()))
 
     def load(self, state: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class FsdpReplica(CollectiveReplica):
         self.scaler.load_state_dict(state["scaler"])
 
     def changed_by_update_alone(self) -> set[int]:
-        """As of :class:`Replica`: addresses of this rank's rows."""
+        """As in :class:`Replica`: addresses of this rank's rows."""
         tensors = [weight for group in self.optimizer.param_groups for weight in group["params"]]
         for values in self.optimizer.state.values():
             tensors += [value for value in values.values() if isinstance(value, torch.Tensor)]
@@ -129,8 +129,8 @@ def units(module: nn.Module) -> Iterator[nn.Module]:
     A unit is an element of a `Sequential` or `ModuleList` with :data:`UNIT_PARAMETERS` parameters or more that are in
     no inner unit. A model that uses one parameter in two modules is a single unit.
     """
-    shared = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    if len(shared) == len(list(module.parameters())):
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    if len(names) == len(list(module.parameters())):
         yield from _units(module, set())
 
 

@@ -17,8 +17,8 @@ class OrderedSum:
 
     def __init__(self, ranks: Ranks, shards: int, size: int):
         world = ranks.world_size
-        of_ranks = [shards_of(shards, rank, world) for rank in range(world)]
-        self._counts = [of_rank.stop - of_rank.start for of_rank in of_ranks]
+        slices = [shards_of(shards, rank, world) for rank in range(world)]
+        self._counts = [shards_of_rank.stop - shards_of_rank.start for shards_of_rank in slices]
         self._ranks, self._size = ranks, size
         rounds, slice_size = max(self._counts), -(-size // world)
         self._sent = torch.zeros(rounds, world, slice_size, device=ranks.device)

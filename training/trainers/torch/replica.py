@@ -1,7 +1,5 @@
 """The replica of the trainer `torch`, whose model may start from given weights, or be compiled."""
 
-from typing import TYPE_CHECKING
-
 import torch  # noqa: TID253 - this module is itself imported inside functions
 from torch import nn  # noqa: TID253
 
@@ -12,9 +10,6 @@ from training.trainers.network.fine_tuning import Started, set_training, start_f
 from training.trainers.own_loop.replica import LoopReplica
 from training.trainers.ranks import Ranks
 from training.trainers.torch.own_settings import own_settings
-
-if TYPE_CHECKING:
-    pass
 
 
 class Replica(LoopReplica):

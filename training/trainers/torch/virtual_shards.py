@@ -45,7 +45,7 @@ class ShardedReplica(Replica):
 
     @property
     def parts(self) -> int:
-        """As of :class:`Replica`: the number of shards."""
+        """As in :class:`Replica`: the number of shards."""
         return self.shards
 
     def step(self, batch: Batch, epoch: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -69,12 +69,12 @@ class ZeroReplica(CollectiveReplica):
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def update(self) -> None:
-        """As of :class:`Replica`: the engine clips the gradients, applies and clears them."""
+        """As in :class:`Replica`: the engine clips the gradients, applies and clears them."""
         self.before_update()
         self.engine.step()
 
     def state(self) -> dict[str, Any]:
-        """As of :class:`Replica`, with :class:`OwnRows` for each tensor that the ranks hold together."""
+        """As in :class:`Replica`, with :class:`OwnRows` for each tensor that the ranks hold together."""
         if not self.sharded:
             return super().state()
         weights = {name: self._own(name, parameter) for name, parameter in self._parameters()}
@@ -106,7 +106,7 @@ class ZeroReplica(CollectiveReplica):
         self._load_optimizer(state["optimizer"]["state"])
 
     def changed_by_update_alone(self) -> set[int]:
-        """As of :class:`Replica`: addresses of this rank's part of the optimizer's weights and state."""
+        """As in :class:`Replica`: addresses of this rank's part of the optimizer's weights and state."""
         if not self.sharded:
             return super().changed_by_update_alone()
         state = self.state()

@@ -39,7 +39,7 @@ def own_names(module: nn.Module, weights: Weights, new_head: bool) -> tuple[Weig
 
 
 def _other_head(lacking: set[str], foreign: set[str]) -> str:
-    lists = [f"it lacks {', '.join(sorted(lacking))}"] if lacking else []
+    lists = [f"they lack {', '.join(sorted(lacking))}"] if lacking else []
     lists += [f"the model has no {', '.join(sorted(foreign))}"] if foreign else []
     return (
         f"training.init_from: the weights are of a model with another head: {'; '.join(lists)}. training.init_head=new "

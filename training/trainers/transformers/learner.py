@@ -48,7 +48,7 @@ class Learner:
     ):
         self.version, self.ranks = version, ranks
         self.objective = objective_named(version.problem)
-        self.most = rows_at_once(self.objective, version, settings)
+        self.batch_rows = rows_at_once(self.objective, version, settings)
         self.loaded: dict[str, Any] = {}
         seed_generators(stream_key(settings.seed, _INITIAL), ranks.device.type == "cuda")
         outputs = self.objective.outputs(version)
@@ -129,7 +129,7 @@ class Learner:
                 self.ranks,
                 columns,
                 rows,
-                self.most,
+                self.batch_rows,
                 progress,
                 self.metrics,
             )

@@ -282,9 +282,8 @@ def test_only_the_copies_that_were_used_last_are_kept(tmp_path: Path) -> None:
         source = Table(written(tmp_path, HOUSES.replace("150000", str(price))), "price", ["id"])
         roots.append(source.fetch(tmp_path / "home").root)
     copies = tmp_path / "home" / "tables"
-    assert sorted(map(str, copies.iterdir())) == sorted(
-        roots
-    )  # other commands may read those of the last hour
+    # Other commands may read those of the last hour.
+    assert sorted(map(str, copies.iterdir())) == sorted(roots)
     for age, root in zip((7200, 7300, 7000), roots[:3], strict=True):
         os.utime(root, (time.time() - age,) * 2)
     typed_copy.forget_old_copies(Path(roots[-1]))

@@ -25,10 +25,10 @@ from training.trainers.network.feeds import (
     MemoryFeed,
     columns_dataset,
     read_ahead,
-    training_rows,
 )
 from training.trainers.network.loader_feed import LoaderFeed, loader_feed
 from training.trainers.ranks import Ranks
+from training.trainers.rows import training_rows
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def test_other_names_are_refused_with_the_lists() -> None:
     weights = model().state_dict()
     weights["2.scale"] = weights.pop("2.bias")
     with pytest.raises(
-        SettingError, match=r"it lacks 2\.bias; the model has no 2\.scale\. Start from weights"
+        SettingError, match=r"they lack 2\.bias; the model has no 2\.scale\. Start from weights"
     ):
         take_weights(model(), weights, 10, True)
 

@@ -27,10 +27,11 @@ MODEL = "nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.GELU(), nn.Linear(33,
 CASES: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "clip_norm": 0.5},
     "sgd": {"optimizer": "sgd", "learning_rate": 0.1},
+    # More than the rows of a rank in the last step.
     "passes": {
         "accumulation_steps": 4,
         "global_batch_size": 120,
-    },  # more than the rows of a rank in the last step
+    },
     "bfloat16": {"precision": "bfloat16", "optimizer": "sgd", "learning_rate": 0.1},
     "frozen": {"init_from": "champion", "freeze": "1"},
 }

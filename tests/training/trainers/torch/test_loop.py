@@ -23,8 +23,9 @@ from training.records import DatasetVersion, TrainedModel
 from training.settings.schema import Settings
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
-from training.trainers.network.feeds import Batch, training_rows
+from training.trainers.network.feeds import Batch
 from training.trainers.ranks import Ranks
+from training.trainers.rows import training_rows
 from training.trainers.torch.replica import Replica
 
 

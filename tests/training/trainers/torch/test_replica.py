@@ -204,9 +204,8 @@ def test_a_state_may_be_copied_until_the_update(
     built.step(batch(columns), 0, 3)
     left_out = {tensor.data_ptr() for tensor in built.module.buffers()}
     assert left_out.isdisjoint(built.changed_by_update_alone())
-    assert len(built.changed_by_update_alone()) == (
-        6 * 4 if optimizer == "adamw" else 6 * 2
-    )  # weights, two moments and step count, or weights and momentum
+    # Weights, two moments and step count, or weights and momentum.
+    assert len(built.changed_by_update_alone()) == (6 * 4 if optimizer == "adamw" else 6 * 2)
     for part in ("model", "optimizer"):
         assert str(before[part]) == str(copied[part])
     assert weights_digest(before["model"]) == weights_digest(copied["model"])

@@ -34,7 +34,7 @@ from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.network import progress
-from training.trainers.network.feeds import training_rows
+from training.trainers.rows import training_rows
 
 THIRDS = {"checkpoint": {"every_steps": 1}, "tracking": {"log_every_steps": 3}}
 

@@ -80,9 +80,8 @@ def error_of(action: Callable[[], None], ranks: Ranks = TWO) -> EvergreenError:
 )
 def test_a_lost_worker_is_worth_another_attempt(action: Callable[[], None], reason: str) -> None:
     error = error_of(action)
-    assert isinstance(
-        error, PeerError
-    )  # so that the error of the lost worker, if there is one, explains the run's end
+    # This type, so that the error of the lost worker, if there is one, explains the run's end.
+    assert isinstance(error, PeerError)
     assert error.transient
     assert str(error).startswith("a training worker lost the other workers (")
     assert reason in str(error)
