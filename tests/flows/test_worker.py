@@ -5,6 +5,7 @@ import json
 import signal
 import time
 import urllib.request
+from typing import Any
 
 import psutil
 import pytest
@@ -71,17 +72,27 @@ class Deployed:
         }
         return run_id
 
+    def api(self, path: str, body: object = None) -> Any:
+        """Answer of Prefect's API, without the seconds that the command `prefect` takes."""
+        secret = base64.b64encode(self.services.environment["PREFECT_API_AUTH_STRING"].encode()).decode()
+        asked = urllib.request.Request(
+            f"{self.services.environment['PREFECT_API_URL']}/{path}",
+            headers={"Authorization": f"Basic {secret}", "Content-Type": "application/json"},
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return json.load(answer)
+
     def state(self, run: str) -> str:
-        said = self.services.prefect("flow-run", "inspect", run, "--output", "json")
-        return str(json.loads(said)["state"]["type"])
+        return str(self.api(f"flow_runs/{run}")["state"]["type"])
 
     def states(self, run: str) -> list[str]:
         """Types of all states that the flow run has had."""
-        url = f"{self.services.environment['PREFECT_API_URL']}/flow_run_states/?flow_run_id={run}"
-        secret = base64.b64encode(self.services.environment["PREFECT_API_AUTH_STRING"].encode()).decode()
-        asked = urllib.request.Request(url, headers={"Authorization": f"Basic {secret}"})
-        with urllib.request.urlopen(asked, timeout=30) as answer:
-            return [str(state["type"]) for state in json.load(answer)]
+        return [str(state["type"]) for state in self.api(f"flow_run_states/?flow_run_id={run}")]
+
+    def pid(self, run: str) -> int:
+        """The process of the flow run; 0 before it starts."""
+        return int((self.api(f"flow_runs/{run}")["infrastructure_pid"] or "0").rpartition(":")[2])
 
     def run_paths(self) -> RunPaths:
         (folder,) = (self.services.home / "runs" / "slow").iterdir()
@@ -125,6 +136,17 @@ def test_a_cancelled_run_frees_its_workers_and_the_next_run_resumes(deployed: De
     entered = read_attempts(paths)[-1].first_step
     assert entered >= 5, "begun again, where a checkpoint was due at the cancellation"
     assert read_record(paths.release, Release, paths.root.name).version == "1"
+
+
+def test_a_run_that_is_cancelled_before_its_flow_begins_is_never_crashed(deployed: Deployed) -> None:
+    run = deployed.trigger()
+    deployed.services.wait_for("the run's process", lambda: deployed.pid(run) > 0)
+    pid = deployed.pid(run)
+    assert deployed.state(run) == "PENDING", "the flow has begun already"
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
+    deployed.wait_for_state(run, "CANCELLED", _CANCEL_S)
+    assert not psutil.pid_exists(pid)
+    assert not {"CRASHED", "RUNNING"} & set(deployed.states(run))
 
 
 def test_a_run_continues_after_its_worker_was_killed(deployed: Deployed) -> None:

@@ -107,5 +107,5 @@ def test_a_problem_without_a_default_model_says_so() -> None:
 
 
 def test_settings_of_a_network_are_refused_for_a_table() -> None:
-    with pytest.raises(SettingError, match=r"name the trainer .*trainer=XGBoost"):
+    with pytest.raises(SettingError, match=r"must name their trainer; for a table: trainer=XGBoost"):
         Recipe("x", source=Table("t.csv", target="y"), settings=Settings(training=TrainingSettings(epochs=3)))
