@@ -39,8 +39,8 @@ def data_fingerprint(ref: RecipeRef, files: SourceFiles, settings: DataSettings)
     With a function `transform_rows`, the versions of the recipe's libraries count, since the function may call them.
 
     Raises :class:`training.errors.SettingError` for settings, a problem or preprocessors that this kind of source does
-    not have, and :class:`training.errors.DataError` for images of a single class, if the problem is
-    to predict the class.
+    not have, and :class:`training.errors.DataError` for images of a single class, if the problem is to predict the
+    class.
     """
     transform = digest_json([ref.transform, library_versions(ref)]) if ref.transform else ""
     fingerprint = versions.fingerprint(files, settings, ref.problem, transform)

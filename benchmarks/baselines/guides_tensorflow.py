@@ -90,7 +90,10 @@ def _rows(config: dict[str, Any], name: str) -> Any:
     import tensorflow as tf
 
     context, images = ray.train.get_context(), read(Path(config["raw"]), "train")
-    rows = config[name][context.get_world_rank() :: context.get_world_size()]
+    world = context.get_world_size()
+    rows = config[name][
+        context.get_world_rank() : len(config[name]) // world * world : world
+    ]  # as many for each
     pixels = np.array(images.pixels)[rows].reshape(len(rows), 28, 28, 1)
     dataset = tf.data.Dataset.from_tensor_slices((pixels, images.labels[rows]))
     return dataset.map(lambda image, label: (tf.cast(image, tf.float32) / 127.5 - 1.0, label))

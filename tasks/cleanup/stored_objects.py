@@ -23,7 +23,7 @@ log = logging.getLogger("evergreen.retention")
 
 ABANDONED_AFTER_S = 30 * 86400.0
 QUIET_S = 7 * 86400.0
-# A finished run that this home removed is deleted from the store after a day without changes.
+# A finished run that this home has and does not need any more is deleted from the store after a day without changes.
 _NOT_KEPT_S = 86400.0
 
 

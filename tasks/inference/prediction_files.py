@@ -60,7 +60,7 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
     if not is_one_file(output) and (foreign := _foreign(output)):
         raise SettingError(
             f"output: {output} holds {foreign}, which is no prediction, so it is not overwritten. Give another folder, "
-            "or move that file away."
+            "or move it away."
         )
 
 

@@ -380,7 +380,7 @@ def test_a_diverging_training_fails_for_good_and_registers_nothing(home: Home) -
 
 
 def test_more_workers_than_cpus_are_refused_before_anything_starts(home: Home) -> None:
-    with pytest.raises(SettingError, match="workers take at least one CPU each, and this machine has"):
+    with pytest.raises(SettingError, match="workers need at least one CPU each, and this machine has"):
         run(scaling={"num_workers": 512}, training={"global_batch_size": 512})
     assert not home.datasets.exists()
 

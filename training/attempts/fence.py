@@ -80,7 +80,7 @@ class Fence:
         if now != (self.number, self.group, self.driver):
             raise SupersededError(
                 f"attempt {self.number}.{self.group} of the run in {self.file.parent} was superseded by attempt "
-                f"{now[0]}.{now[1]} of driver {now[2] or 'unknown'}"
+                f"{now[0]}.{now[1]}{f' of driver {now[2]}' if now[2] else ''}"
             )
 
     def check_attempt(self) -> None:

@@ -141,8 +141,8 @@ class CheckpointLog:
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
         """Position and state of the newest undamaged checkpoint with all metric points up to it, or None.
 
-        Raises the disk's OSError if no checkpoint could be loaded, and the disk could not read the state of at least
-        one of them.
+        Raises OSError at once if the disk fails, but for a state that the disk can't read (EIO): then only if no
+        other checkpoint could be loaded.
         """
         unreadable: _UnreadableError | None = None
         for path in reversed(self.entries()):
@@ -287,7 +287,7 @@ class CheckpointLog:
             remove_folder(path)
 
     def publish(self, path: Path, manifest: Manifest, kept: list[str]) -> None:
-        """Called after a checkpoint is complete in the folder `path`; does nothing, where a subclass uploads it.
+        """Called after a checkpoint is complete in the folder `path`. Does nothing here; a subclass uploads it.
 
         `kept` has the result of :meth:`keep_part` of each rank.
         """
@@ -305,7 +305,7 @@ class CheckpointLog:
         return range(count)
 
     def publish_model(self, paths: RunPaths) -> None:
-        """Called when the finished training is in `paths.model`; does nothing, where a subclass uploads it."""
+        """Called when the finished training is in `paths.model`. Does nothing here; a subclass uploads it."""
 
     def chosen(self, scores: Mapping[int, float | None]) -> set[int]:
         """Steps of the checkpoints to keep: the newest, the best and the pinned. `scores` is by step."""

@@ -50,10 +50,10 @@ def _check_workers_fit(scaling: ScalingSettings, ray: RaySettings) -> None:
     share = scaling.cpus_per_worker or 1
     if scaling.num_workers > cpus or scaling.num_workers * share > cpus:
         each = f"{share:g} CPUs" if share > 1 else "at least one CPU"
+        there = f"ray.num_cpus is {cpus}" if ray.num_cpus else f"this machine has {cpus}"
         raise SettingError(
-            f"scaling.num_workers: {scaling.num_workers} workers take {each} each, and this machine has {cpus}. Use at "
-            f"most {int(cpus / max(1.0, share))}, or a cluster (ray.address); to let workers share CPUs, raise "
-            "ray.num_cpus."
+            f"scaling.num_workers: {scaling.num_workers} workers need {each} each, and {there}. Use at most "
+            f"{int(cpus / max(1.0, share))}, or a cluster (ray.address); to let workers share CPUs, raise ray.num_cpus."
         )
 
 

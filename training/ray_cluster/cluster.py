@@ -247,9 +247,7 @@ class HeadWatch:
         Raises :class:`HeadLostError` when the head at `ray.address` has not answered for 30 seconds.
         """
         if head_is_gone():
-            raise RayLostError(
-                "Ray's head process (gcs_server) died. Run the same command again: it continues."
-            )
+            raise RayLostError("Ray's head process (gcs_server) died.")
         since = self._away_since
         if since is not None and (away := time.monotonic() - since) > _HEAD_AWAY_S:
             raise HeadLostError(

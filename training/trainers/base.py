@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Promise:
     """What a trainer promises under given settings, as data that `plan`, documentation and tests read.
 
-    `resumes`: the unit of progress at which a killed training continues; `round` is the newest
-    round of boosted trees that has a checkpoint; only each tenth round and the last can have one.
-    `same_bits_after_kill`: whether a training that was killed and resumed ends with the same bits as a training that
-    was not. `any_workers`: whether every number of workers gives the same bits.
+    `resumes`: the unit of progress at which a killed training continues; `round` is the newest round of boosted trees
+    that has a checkpoint; only each tenth round and the last can have one. `same_bits_after_kill`: whether a training
+    that was killed and resumed ends with the same bits as a training that was not. `any_workers`: whether every number
+    of workers gives the same bits.
     """
 
     resumes: Literal["step", "epoch", "round"]

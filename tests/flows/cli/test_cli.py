@@ -71,7 +71,7 @@ def test_bash_completes_commands_recipes_and_options(
         ("trainig.epochs=3", "trainig.epochs: no such setting; did you mean training.epochs?"),
         ("training.learning_rate=-1", "training.learning_rate"),
         ("training.global_batch_size=65", "the nearest that does is 64"),
-        ("scaling.num_workers=999", "scaling.num_workers: 999 workers take at least one CPU each"),
+        ("scaling.num_workers=999", "scaling.num_workers: 999 workers need at least one CPU each"),
         ("epochs", "expected section.name=value"),
         ("training=3", "training is a section"),
         ("data.path=", "data.path: the text is empty"),
