@@ -80,8 +80,8 @@ def different_checkpoints(job: TrainingJob) -> TrainingError | TransientError:
     if url is None:
         return TrainingError(
             f"workers found different checkpoints in {job.paths.checkpoints}. If the workers do not share "
-            "this folder, put EVERGREEN_HOME on storage that all of them share, or set storage.url; else check the disk, "
-            "and run the same command again."
+            "this folder, put EVERGREEN_HOME on storage that all of them share, or set storage.url; else check the "
+            "disk, and run the same command again."
         )
     return TransientError(
         f"workers found different checkpoints in {url}, which another process changed meanwhile. Run the same command "
