@@ -121,8 +121,10 @@ class Evidence:
 
     def _has_earlier_steps(self, steps: Steps) -> bool:
         """Whether the run is of an earlier version, whose last step of an epoch could have a row for each worker."""
-        code = self.plan.ingredients.get("code", {})
-        if all(
+        code = self.plan.ingredients.get(
+            "code"
+        )  # in runs of the first versions, a single digest of all modules
+        if isinstance(code, dict) and all(
             code.get(module.__name__) == source_digest(Path(str(module.__file__)).read_text(encoding="utf-8"))
             for module in (sample_order, rows)
         ):

@@ -14,16 +14,18 @@ from training.recipe import load
 from training.storage.paths import Home
 
 
-def evidence(home: Home, order: SampleOrder, code: str | None) -> Evidence:
-    """The evidence of a run with this order; `code` replaces the digest of the module that computes the order."""
+def evidence(home: Home, order: SampleOrder, code: str | dict[str, str]) -> Evidence:
+    """The evidence of a run with this order.
+
+    `code` replaces the digests of some modules, or as a text those of all, as in runs of the first versions.
+    """
     settings = tiny_settings(
         training={"global_batch_size": order.global_batch_size},
         scaling={"num_workers": order.number_of_parts},
     )
     plan: RunPlan = identify(home, load("digits")[1], settings, Digits().fetch(home.sources / "digits"))
     parts: dict[str, Any] = plan.ingredients
-    if code is not None:
-        parts = parts | {"code": parts["code"] | {"training.data.sample_order": code}}
+    parts = parts | {"code": code if isinstance(code, str) else parts["code"] | code}
     run_evidence = Evidence(plan.paths, home)
     # Read from files otherwise, which a whole training would have to write.
     given = {
@@ -35,19 +37,23 @@ def evidence(home: Home, order: SampleOrder, code: str | None) -> Evidence:
     return run_evidence
 
 
-def test_steps_of_an_earlier_rule_are_no_evidence(home: Home) -> None:
+EARLIER = [{"training.data.sample_order": "0" * 64}, "0" * 64]
+
+
+@pytest.mark.parametrize("code", EARLIER, ids=["other digest of the module", "one digest of all modules"])
+def test_steps_of_an_earlier_rule_are_no_evidence(home: Home, code: str | dict[str, str]) -> None:
     order = SampleOrder(1002, 8, 0, number_of_parts=2)  # a rest of two rows: a step of its own before
     with pytest.raises(NoEvidence, match="an earlier version of Evergreen divided the rows into other steps"):
-        _ = evidence(home, order, "0" * 64).steps
+        _ = evidence(home, order, code).steps
 
 
 @pytest.mark.parametrize(
     ("order", "code"),
     [
-        (SampleOrder(1002, 8, 0, number_of_parts=2), None),
-        (SampleOrder(1000, 8, 0, number_of_parts=2), "0" * 64),
+        (SampleOrder(1002, 8, 0, number_of_parts=2), {}),
+        *((SampleOrder(1000, 8, 0, number_of_parts=2), code) for code in EARLIER),
     ],
-    ids=["of this version", "both rules give the same steps"],
+    ids=["of this version", "both rules give the same steps", "the same, of a first version"],
 )
-def test_other_runs_are_compared(home: Home, order: SampleOrder, code: str | None) -> None:
+def test_other_runs_are_compared(home: Home, order: SampleOrder, code: str | dict[str, str]) -> None:
     assert evidence(home, order, code).steps.per_epoch == 125
