@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 COMMIT = "5f53911"  # before problems and trainers were chosen by the recipe; its records name neither
 REPOSITORY = Path(__file__).parents[2]
