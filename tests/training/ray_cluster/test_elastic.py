@@ -28,6 +28,8 @@ def run(scenario: str, step_s: str, home: Home, version: DatasetVersion, folder:
     path = os.pathsep.join(map(str, (_HERE.parents[1], _HERE.parent, _HERE)))
     with tempfile.TemporaryDirectory(prefix="eg-", dir="/tmp") as sessions:  # of Ray, which keeps them
         own = {"PYTHONPATH": path, "EVERGREEN_TEST_STEP_S": step_s, "RAY_TMPDIR": sessions}
+        # A local Ray of an earlier test in this process sets it to 0, and `ray start` then refuses a second node.
+        own["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"
         done = subprocess.run(
             [sys.executable, str(_HERE / "elastic_run.py"), scenario, str(home.root), str(described)],
             env=os.environ | own,
