@@ -109,7 +109,19 @@ def identify_after(
     force: bool = False,
     start: Start | None = None,
 ) -> RunPlan:
-    """As :func:`identify`, where the caller has read the recipe's last run, for many plans at once."""
+    """As :func:`identify`, where the caller has read the recipe's last run, for many plans at once.
+
+    Raises :class:`SettingError` for a network that is to stream the rows of a table.
+    """
+    if (
+        files.kind == "table"
+        and settings.data.feed == "stream"
+        and settings.training.rows_of_step is not None
+    ):
+        raise SettingError(
+            f"data.feed: trainer {settings.trainer} streams images, and {files.origin} is a table; use "
+            "data.feed=memory, or boosted trees"
+        )
     fingerprint = identity.data_fingerprint(ref, files, settings.data)
     code = identity.code_of(files, settings.trainer, ref.problem, preprocessed=bool(ref.preprocessors))
     parts = identity.ingredients(ref, settings, fingerprint, code)

@@ -103,7 +103,7 @@ def _interval(run: Evidence) -> tuple[int, str]:
         block, limits = ROUNDS_PER_BLOCK, [(run.steps.total, "the end of training")]
     else:
         block, limits = 1, [(run.steps.per_epoch, "the end of an epoch")]
-    if settings.data.feed != "stream":  # which can resume only at the start of an epoch
+    if run.steps.thinned or settings.data.feed != "stream":  # a network resumes only at the start of an epoch
         if (every := settings.checkpoint.every_steps) is not None:
             limits.append((every, f"checkpoint.every_steps {every}"))
         if speed := _steps_per_s(run):

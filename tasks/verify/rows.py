@@ -7,7 +7,7 @@ from tasks.verify.finding import NoEvidence, Outcome, judged
 from tasks.verify.steps import rows_of_epoch
 from training.data.sample_order import Rows, checksum
 from training.records import EpochMetrics
-from training.trainers.network.feeds import local_batch_size
+from training.trainers.base import trainer_named
 
 
 def used_once(run: Evidence) -> Outcome:
@@ -44,7 +44,7 @@ def _count(run: Evidence, epoch: int) -> int:
     settings, steps = run.plan.settings, run.steps.in_epoch(epoch)
     if settings.data.feed != "stream":
         return len(_rows(run, epoch))
-    return steps * local_batch_size(settings) * run.world_size
+    return steps * trainer_named(settings.trainer).rows_per_step(settings, len(run.learn))
 
 
 def _rows(run: Evidence, epoch: int) -> Rows:

@@ -12,6 +12,7 @@ from small_runs import write_recipe
 
 from flows.retrain import retrain
 from tasks.trackers.mlflow_run import connect
+from tasks.verify import verify
 from training.attempts.heartbeat import read_beats
 from training.attempts.history import read_attempts
 from training.errors import TrainingError
@@ -92,6 +93,18 @@ def test_training_with_feeds_stream_and_loader(odd_home: Home, feed: str) -> Non
     assert Path(release.report).is_relative_to(home.root)
     assert list(home.mlflow_artifacts.rglob("model.pt2"))
     assert list(home.root.parent.iterdir()) == [home.root]
+
+
+@pytest.mark.extended
+def test_boosted_trees_take_their_rows_from_ray_data(home: Home) -> None:
+    release = retrain(
+        "breast-cancer",
+        {"data": {"feed": "stream"}, "training": {"rounds": 20}, "tracking": {"system_metrics": False}},
+    )
+    assert (release.reproducible, release.metrics["accuracy"] > 0.9) == (True, True)
+    findings = {finding.name: finding for finding in verify(home.run("breast-cancer", release.run_key), home)}
+    assert [finding for finding in findings.values() if finding.ok is False] == []
+    assert findings["rows of each epoch"].ok is True
 
 
 @pytest.mark.extended

@@ -78,6 +78,15 @@ def test_rounds_since_the_newest_block_may_be_computed_twice(ended: tuple[Candid
     assert outcome.detail.startswith("repeated steps: 2.1: 7; at most 10 steps between two checkpoints")
 
 
+@pytest.mark.extended
+def test_checkpoints_are_as_frequent_with_rows_from_ray_data(ended: tuple[Candidate, Release]) -> None:
+    run = ended[0].evidence()
+    settings = run.plan.settings
+    streamed = settings.model_copy(update={"data": settings.data.model_copy(update={"feed": "stream"})})
+    run.__dict__["plan"] = run.plan.model_copy(update={"settings": streamed})
+    assert "at most 10 steps between two checkpoints" in attempts.computed_twice(run).detail
+
+
 def test_an_early_end_is_no_damage(ended: tuple[Candidate, Release]) -> None:
     new_candidate, release = ended
     run = new_candidate.evidence()

@@ -1,6 +1,7 @@
 """Plan of a run: its paths, existing results, and the choices left to the machine that runs it."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ from training.errors import SettingError
 from training.plan import RunPlan, choose_source, identify
 from training.recipe import load
 from training.records import DatasetVersion
+from training.settings.overrides import resolve
 from training.settings.schema import Settings
 from training.storage.files import write_text
 from training.storage.paths import Home
@@ -95,6 +97,15 @@ def test_the_source_is_the_recipes_or_where_the_path_points(home: Home, tmp_path
     assert source.classes == tuple("0123456789")
     with pytest.raises(SettingError, match="nowhere"):
         choose_source(recipe, tiny_settings(data={"path": str(tmp_path / "nowhere")}), home)
+
+
+def test_a_network_streams_no_table(home: Home) -> None:
+    for recipe, refused in (("diabetes", True), ("breast-cancer", False)):
+        chosen, ref = load(recipe)
+        settings = resolve(chosen.settings, {"data": {"feed": "stream"}})
+        files = chosen.source.fetch(home.sources)
+        with pytest.raises(SettingError, match=r"data\.feed: .*memory") if refused else nullcontext():
+            identify(home, ref, settings, files)
 
 
 @pytest.mark.parametrize(("memory", "warned"), [(10**12, False), (1000, True)])

@@ -7,12 +7,17 @@ modules to the run key. Only recipes with preprocessors have the code of :data:`
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training.errors import DataError, SettingError
 from training.problems.objectives import objective_named
-from training.records import DatasetVersion, ProblemName, SourceFiles, Split
+from training.records import DatasetVersion, ProblemName, SourceFiles, Split, TableSchema
 from training.settings.schema import DataSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
 
 TABLE_MODULES = ("training.data.tables.preparation", "training.data.tables.unpacking")
 PREPROCESSING_MODULES = ("training.data.preprocessing.preparation",)
@@ -38,8 +43,8 @@ def check_settings(files: SourceFiles, settings: DataSettings, problem: ProblemN
         _check_target(files, problem)
         return
     _check_unused(files, settings, _OF_IMAGES, "images")
-    if settings.feed == "stream":
-        raise SettingError(f"data.feed: {_NOUN[files.kind]} is read from memory; use data.feed=memory")
+    if files.kind == "text" and settings.feed == "stream":
+        raise SettingError("data.feed: text is read from memory; use data.feed=memory")
 
 
 _NOUN = {"table": "a table", "text": "text"}
@@ -85,6 +90,13 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
     from training.data.tables import preparation
 
     return preparation.make_table_version(*arguments, **options)
+
+
+def model_inputs(rows: "pa.Table", schema: TableSchema, prefix: str) -> "npt.NDArray[np.float32]":
+    """See :func:`training.data.preprocessing.applying.model_inputs`."""
+    from training.data.preprocessing import applying
+
+    return applying.model_inputs(rows, schema, prefix)
 
 
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs one attempt on Ray Train: chooses the number of workers, their resources, feed and collective backend."""
+"""Runs one attempt on Ray Train: chooses the number of workers, their resources and collective backend."""
 
 import logging
 import os
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from training.attempts.fence import newest_attempt
 from training.attempts.job import TrainingJob
-from training.data.versions import ray_dataset
 from training.network_addresses import INTERFACE
 from training.ray_cluster import patches
 from training.ray_cluster.capacity import capacity_for_workers
@@ -17,14 +16,14 @@ from training.ray_cluster.controller import controller_host, start_host
 from training.ray_cluster.driver_link import driver_link
 from training.ray_cluster.ray_worker import run_ray_worker
 from training.ray_cluster.rendezvous import process_group
-from training.ray_cluster.stored_datasets import files_of, publish
+from training.ray_cluster.stored_datasets import publish
 from training.ray_cluster.stored_initial_weights import publish_initial
+from training.ray_cluster.streams import streams
 from training.records import DatasetVersion
 from training.storage.objects.base import open_store
 
 if TYPE_CHECKING:
-    from ray.data import Dataset
-    from ray.train import DataConfig, ScalingConfig
+    from ray.train import ScalingConfig
 
 log = logging.getLogger("evergreen.ray_train")
 
@@ -45,7 +44,7 @@ def fit(job: TrainingJob) -> None:
 
     workers, share = capacity_for_workers(settings, job.feed, job.use_gpu)
     _say_batches(job, workers)
-    datasets, data_config = _streams(job, rows)
+    datasets, data_config = streams(job, rows)
     asks_for_nodes = bool(settings.ray.address or settings.scaling.min_workers or datasets)
     timeout_s = settings.failure.worker_start_timeout_s
     # The controller gets this limit as an argument; in this process, the message of Ray's error reads the variable.
@@ -175,35 +174,6 @@ def _worker_environment(job: TrainingJob) -> dict[str, str]:
     names = {"OMP_NUM_THREADS": threads, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     interface = job.settings.scaling.network_interface
     return names | ({INTERFACE: interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
-
-
-def _streams(
-    job: TrainingJob, version: DatasetVersion
-) -> "tuple[dict[str, Dataset | Callable[[], Dataset]] | None, DataConfig | None]":
-    """For feed `stream`, the training rows as a Ray Dataset that drops validation rows when read; else no dataset.
-
-    `version` is the job's dataset as it is stored: with `storage.url`, another home may have uploaded it.
-    """
-    if job.feed != "stream":
-        return None, None
-    import numpy as np
-    from ray.data import ExecutionOptions
-    from ray.train import DataConfig
-
-    from training.data.dataset import is_validation
-
-    share = job.settings.data.validation_share
-
-    def learn_only(batch: Any) -> dict[str, Any]:
-        marks = batch.pop("validation", None)
-        keep = ~(is_validation(batch["digest"], share) if marks is None else marks)
-        kept: dict[str, Any] = {name: values[keep] for name, values in batch.items()}
-        return kept | {"digest": batch["digest"][keep].view(np.int64)}  # torch supports few unsigned types
-
-    url = job.settings.storage.url
-    files = files_of(version, open_store(url)) if url is not None else None
-    dataset = ray_dataset(version, "train", files).map_batches(learn_only)
-    return {"train": dataset}, DataConfig(execution_options=ExecutionOptions(preserve_order=True))
 
 
 def _say_batches(job: TrainingJob, workers: int) -> None:

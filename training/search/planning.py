@@ -264,6 +264,9 @@ def settings_of(base: Settings, values: Values, number: int) -> Settings:
     listed = ", ".join(f"{name}={value}" for name, value in values.items())
     try:
         resolve(base, nested(values))  # valid for the winner's retraining, too
-        return resolve(base, nested(values), _ONE_PROCESS)
+        feed = (
+            {"data": {"feed": "memory"}} if base.data.feed == "stream" else {}
+        )  # a stream needs Ray's workers
+        return resolve(base, nested(values), _ONE_PROCESS | feed)
     except SettingError as error:
         raise SettingError(f"trial {number} ({listed}): {error}") from None

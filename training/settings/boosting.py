@@ -40,10 +40,11 @@ class BoostingSettings(TrainerSettings):
         return self.select == "best"
 
     def check(self, settings: "Settings") -> None:
-        """Refuse other feeds than memory, and a number of workers that may change."""
-        if settings.data.feed != "memory":
+        """Refuse the feed of a DataLoader, and a number of workers that may change."""
+        if settings.data.feed == "loader":
             raise ValueError(
-                f"data.feed: trainer {settings.trainer} reads its rows from memory; use data.feed=memory"
+                f"data.feed: trainer {settings.trainer} uses all rows in each round, and no DataLoader; use "
+                "data.feed=memory or stream"
             )
         if settings.scaling.min_workers is not None:
             raise ValueError(

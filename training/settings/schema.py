@@ -113,8 +113,9 @@ class DataSettings(Section):
     )
     feed: Literal["memory", "stream", "loader"] = Field(
         "memory",
-        description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data, for heavy "
-        "transforms; reads in order where random access is slow), loader (torch DataLoader, exact)",
+        description="How rows reach the model: memory (memory-mapped columns, exact), stream (Ray Data: images batch "
+        "by batch, in order, where random access is slow; tables at once, for boosted trees), loader (torch "
+        "DataLoader, exact)",
     )
     loader_processes: Annotated[int, Field(ge=0)] = Field(
         0, description="Processes of each worker's DataLoader, for feed loader"
@@ -369,8 +370,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        _check_workers(self.scaling, self.data.feed)
         self.training.check(self)
+        _check_workers(self.scaling, self.data.feed)
         formats = formats_of(self.trainer, self.training.FORMATS)
         if self.tracking.model_format not in (None, *formats):
             raise ValueError(

@@ -67,10 +67,12 @@ class Watchdog:
     def _allowed(self, life: "_Life") -> float:
         """Seconds that this worker may spend without a heartbeat."""
         # The first step compiles, opens the data and waits for other workers; until the second is done, the usual time
-        # of a step is not known; Ray Data restarts in each epoch; torch.compile compiles each further shape, such as
-        # that of an epoch's last step or of a validation.
+        # of a step is not known; for a network, Ray Data restarts in each epoch; torch.compile compiles each further
+        # shape, such as that of an epoch's last step or of a validation.
         is_new = life.beat.step <= life.first_step or not life.beat.gap_s
-        if is_new or self.job.feed == "stream" or getattr(self.job.settings.training, "compile", False):
+        training = self.job.settings.training
+        restarts = self.job.feed == "stream" and training.rows_of_step is not None
+        if is_new or restarts or getattr(training, "compile", False):
             return max(self._steady(life), self.job.settings.failure.worker_start_timeout_s)
         return self._steady(life)
 

@@ -18,6 +18,7 @@ from mlflow.protos.databricks_pb2 import TEMPORARILY_UNAVAILABLE
 from verified_run import made
 
 import tasks.cleanup.removals
+from flows.cli.main import main
 from tasks.cleanup import recipe_runs
 from tasks.cleanup.recipe_runs import runs_of
 from tasks.cleanup.retention import collect
@@ -27,11 +28,11 @@ from tasks.registry.removal import delete_version
 from tasks.trackers.mlflow_run import HOME_TAG, RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.fence import Fence, SupersededError
-from training.errors import SettingError, TransientError
+from training.errors import EXIT_RESOURCE, SettingError, TransientError
 from training.plan import RunPlan
 from training.records import Release
 from training.search.records import Search, Trial
-from training.storage.paths import Home, RunPaths
+from training.storage.paths import HOME_VARIABLE, Home, RunPaths
 from training.storage.record_files import read_record, write_record
 from training.storage.run_lock import run_lock
 
@@ -606,7 +607,9 @@ def test_checkpoints_that_an_interrupted_gc_left_go_with_the_next(kept: Kept) ->
     assert not half.exists()
 
 
-def test_an_error_of_one_recipe_stops_no_other_removal(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_one_recipe_stops_no_other_removal(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(kept.home.runs("digits"), kept.home.runs("another"))
     removed = tasks.cleanup.removals.remove_folder
 
@@ -619,6 +622,9 @@ def test_an_error_of_one_recipe_stops_no_other_removal(kept: Kept, monkeypatch: 
     collection = collect(kept.home, keep=1)
     assert collection.failed == {"another": "the account may not delete"}
     assert [removal.recipe for removal in collection.removals if removal.kind == "run"] == ["digits"] * 2
+    monkeypatch.setenv(HOME_VARIABLE, str(kept.home.root))
+    assert main(["gc", "--keep", "1"]) == EXIT_RESOURCE
+    assert "the account may not delete" in capsys.readouterr().out
 
 
 def test_a_run_that_is_removed_meanwhile_is_none(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

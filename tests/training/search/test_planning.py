@@ -87,6 +87,12 @@ def test_a_trial_is_the_run_of_a_retraining_with_the_same_values(home: Home) -> 
     assert len({trial.run_key for trial in planned_search.search.trials}) == 3
 
 
+def test_a_trial_reads_its_rows_without_ray(home: Home) -> None:
+    rounds = request({"training.rounds": "randint(5,20)"})
+    search = planned(home, rounds, "breast-cancer", data={"feed": "stream"})
+    assert {plan.settings.data.feed for plan in search.plans} == {"memory"}
+
+
 def test_the_same_request_is_the_same_search(home: Home) -> None:
     key = planned(home, request()).search.key
     assert planned(home, request(concurrent=1)).search.key == key

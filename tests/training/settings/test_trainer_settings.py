@@ -48,7 +48,7 @@ def test_messages_name_the_settings_of_the_trainer(override: dict[str, object], 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"data": {"feed": "stream"}}, "data.feed: trainer xgboost"),
+        ({"data": {"feed": "loader"}}, "data.feed: trainer xgboost"),
         ({"scaling": {"min_workers": 1}}, "scaling.min_workers:"),
         (
             {"tracking": {"model_format": "torch_export"}},

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from boosted_tables import boosted_job, mixed_table
 from crashes import crashed, outcome
 from s3_server import S3Server
 from slow_runs import send, slow_job, when_at_step
@@ -125,6 +126,23 @@ def test_a_stream_of_images_comes_from_the_store(
     assert [row.epoch for row in trained.history] == [1, 2]
     assert all(row.rows == trained.steps // 2 * 48 for row in trained.history)
     assert any(key.endswith("weights.safetensors") for key in open_store(storage["url"]).keys("runs"))
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.slow
+def test_rows_of_boosted_trees_come_from_the_store(
+    home: Home, storage: dict[str, str], tmp_path: Path
+) -> None:
+    """As above, the driver's disk holds only the manifest."""
+    version = mixed_table(home, tmp_path / "files", 600)
+    calm = launch(boosted_job(home, version, workers=2, data={"feed": "stream"}))
+    publish(version, open_store(storage["url"]))
+    for folder in [path for path in Path(version.path).iterdir() if path.is_dir()]:
+        shutil.rmtree(folder)
+    job = boosted_job(home, version, workers=2, name="stored", storage=storage, data={"feed": "stream"})
+    trained = launch(job)
+    assert (trained.attempts, trained.world_size) == (1, 2)
+    assert trained.weights_digest == calm.weights_digest
 
 
 def in_process(home: Home, version: DatasetVersion, url: str, **sections: Any) -> TrainingJob:

@@ -19,6 +19,7 @@ from training.attempts.job import TrainingJob
 from training.errors import TransientError
 from training.machine import process_start
 from training.records import DatasetVersion
+from training.settings.schema import Settings
 from training.storage.paths import Home
 from training.supervision import watchdog
 from training.supervision.watchdog import Watchdog, end_workers, signal_process
@@ -149,12 +150,22 @@ def test_a_replaced_worker_has_the_time_of_a_start_again(watch: Watch) -> None:
 
 
 def test_an_epoch_of_a_stream_has_the_time_of_a_start(watch: Watch) -> None:
-    """Ray Data starts again in each epoch."""
+    """Ray Data starts again in each epoch of a network."""
     watch.watchdog.job = watch.job.model_copy(update={"feed": "stream"})
     watch.start()
     watch.beat(0)
     watch.beat(10)
     watch.check_given_up_after(START_S)
+
+
+def test_a_round_of_boosted_trees_has_the_hang_timeout_with_a_stream(watch: Watch) -> None:
+    """Boosted trees read their rows once, before the first round."""
+    trees = Settings.model_validate({"training": {"trainer": "xgboost"}, "failure": LIMITS})
+    watch.watchdog.job = watch.job.model_copy(update={"feed": "stream", "settings": trees})
+    watch.start()
+    watch.beat(0)
+    watch.beat(10)
+    watch.check_given_up_after(HANG_S)
 
 
 def test_a_step_of_a_compiled_model_has_the_time_of_a_start(watch: Watch) -> None:

@@ -13,6 +13,7 @@ from training.errors import SettingError
 from training.records import DatasetVersion, TrainedModel
 from training.storage.paths import Home
 from training.supervision.launch import launch
+from training.trainers.boosting.table_rows import rows_of_columns
 from training.trainers.early_stopping import early_end, last_epoch
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
@@ -86,9 +87,9 @@ def test_xgboost_itself_ends_at_the_same_round(home: Home, table: DatasetVersion
     sections = {"rounds": ROUNDS, "early_stopping_rounds": PATIENCE}
     job = boosted_job(home, table, training=sections)
     ours = launch(job)
-    learn, validate = training_rows(open_columns(table, "train"), job.settings)
-    ranks = Ranks.of_this_process(use_gpu=False)
-    rows = build_boosting(table, job.settings, open_columns(table, "train"), learn, validate, ranks)
+    ranks, columns = Ranks.of_this_process(use_gpu=False), open_columns(table, "train")
+    mine = rows_of_columns(columns, *training_rows(columns, job.settings), ranks)
+    rows = build_boosting(table, job.settings, mine, ranks)
     theirs = xgboost.train(
         rows.parameters,
         rows.learn,

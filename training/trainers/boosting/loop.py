@@ -20,7 +20,6 @@ from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
 from training.checkpoints.checkpoint_log import Position
 from training.checkpoints.opening import different_checkpoints, open_checkpoints
-from training.data.sample_order import Rows, checksum
 from training.errors import StopRequestedError, TrainingError
 from training.records import EpochMetrics
 from training.trainers.accounting import Clock, metric_interval
@@ -39,14 +38,15 @@ log = logging.getLogger("evergreen.loop")
 class Loop(Generic[Model]):
     """One worker's training, from the newest checkpoint to the finished model.
 
-    `learn` has the numbers of the rows that all workers together learn from. `model_file` is the name of the finished
-    model's file.
+    `rows` is the number of rows that all workers together learn from, and `checksum` that of their identifiers.
+    `model_file` is the name of the finished model's file.
     """
 
     job: TrainingJob
     ranks: Ranks
     boosting: Boosting[Model]
-    learn: Rows
+    rows: int
+    checksum: int
     model_file: str
     heartbeat: Heartbeat
     fence: Fence  # checked on the first rank, which writes checkpoints, metric points and the model
@@ -60,7 +60,6 @@ class Loop(Generic[Model]):
     def __post_init__(self) -> None:
         job, settings = self.job, self.job.settings
         self.total = settings.training.total_epochs
-        self.checksum = checksum(self.learn)
         self.device = self.boosting.device
         self.interval = metric_interval(settings, 1)
         self.metrics = MetricsFile(job.paths.metrics, self.total, self.fence)
@@ -163,8 +162,8 @@ class Loop(Generic[Model]):
             validation_loss=result.validation_loss,
             validation_score=result.validation_score,
             learning_rate=self.boosting.learning_rate,
-            images_per_s=len(self.learn) / (time.perf_counter() - began),
-            rows=len(self.learn),
+            images_per_s=self.rows / (time.perf_counter() - began),
+            rows=self.rows,
             checksum=self.checksum,
         )
         self._check_finite(result)

@@ -8,12 +8,11 @@ from typing import Any
 import lightgbm  # noqa: TID253 - imported by processes that train
 import numpy as np
 
-from training.data.dataset import Columns
-from training.data.sample_order import Rows
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
+from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.lightgbm.network import network_parameters
 from training.trainers.lightgbm.objectives import NO_METRIC, LightGBMObjective, Numbers, objective_of
 from training.trainers.lightgbm.own_settings import own_settings
@@ -194,15 +193,15 @@ def first_rounds(content: bytes, rounds: int) -> bytes:
 
 
 def build_boosting(
-    version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
+    version: DatasetVersion, settings: Settings, rows: WorkerRows, ranks: Ranks
 ) -> LightGBMRounds:
-    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
+    """Store this worker's rows in LightGBM's form. All workers take part."""
     assert version.table is not None
     objective = objective_of(version)
     parameters = _parameters(objective.parameters(version), settings, ranks)
-    mine = slice(ranks.rank, None, ranks.world_size)
-    inputs = (np.array(columns.inputs[learn[mine]]), np.array(columns.inputs[validate[mine]]))
-    targets = (_targets(columns, learn[mine]), _targets(columns, validate[mine]))
+    learned, held_back = rows.rows_to_learn(), rows.validation_rows()
+    inputs = (learned[0], held_back[0])
+    targets = (np.asarray(learned[1], np.float64), np.asarray(held_back[1], np.float64))
     # LightGBM's threads add up a metric in no fixed order, and its targets are 32-bit floats.
     exact = all(np.array_equal(values, values.astype(np.float32)) for values in targets)
     if settings.scaling.threads_per_worker > 1 or not exact:
@@ -254,7 +253,3 @@ def _parameters(objective: dict[str, Any], settings: Settings, ranks: Ranks) -> 
     if ranks.distributed:
         parameters |= {"tree_learner": "data", "pre_partition": True, "num_machines": ranks.world_size}
     return parameters
-
-
-def _targets(columns: Columns, rows: Rows) -> Numbers:
-    return np.asarray(columns.targets[rows], np.float64)

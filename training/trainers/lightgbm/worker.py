@@ -6,9 +6,8 @@ from contextlib import contextmanager
 import lightgbm  # noqa: TID253 - imported by processes that train
 
 from training.attempts.job import TrainingJob
-from training.data.dataset import Columns
-from training.data.sample_order import Rows
 from training.errors import PeerError, ResourceError, TrainingError
+from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.boosting.worker import run_rounds
 from training.trainers.lightgbm.boosting import LightGBMRounds, build_boosting
 from training.trainers.lightgbm.trainer import MODEL_FILE
@@ -20,8 +19,8 @@ _OF_COMMUNICATION = ("Socket ", "Binding port")  # how LightGBM's messages of fa
 def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
 
-    def build(columns: Columns, learn: Rows, validate: Rows) -> LightGBMRounds:
-        return build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
+    def build(rows: WorkerRows) -> LightGBMRounds:
+        return build_boosting(job.dataset, job.settings, rows, ranks)
 
     run_rounds(job, ranks, node, MODEL_FILE, build, _explained(ranks))
 

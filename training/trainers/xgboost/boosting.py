@@ -5,12 +5,12 @@ from typing import Any
 
 import xgboost  # noqa: TID253 - imported by processes that train
 
-from training.data.dataset import Columns
-from training.data.sample_order import Rows
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
+from training.trainers.boosting.ray_shards import InputsAndTargets
 from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
+from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
 from training.trainers.xgboost.own_settings import own_settings
@@ -96,9 +96,9 @@ def device_of(ranks: Ranks) -> str:
 
 
 def build_boosting(
-    version: DatasetVersion, settings: Settings, columns: Columns, learn: Rows, validate: Rows, ranks: Ranks
+    version: DatasetVersion, settings: Settings, rows: WorkerRows, ranks: Ranks
 ) -> XGBoostRounds:
-    """Load this worker's rows: every `world_size`-th of the rows `learn` and `validate`. All workers take part."""
+    """Store this worker's rows in XGBoost's form. All workers take part."""
     objective = objective_of(version)
     device = str(ranks.device) if device_of(ranks) == "cuda" else "cpu"
     chosen = own_settings(settings).model_dump(exclude=set(NO_PARAMETERS))
@@ -109,13 +109,12 @@ def build_boosting(
         "device": device,
         "nthread": settings.scaling.threads_per_worker,
     }
-    mine = slice(ranks.rank, None, ranks.world_size)
     threads, bins = settings.scaling.threads_per_worker, own_settings(settings).max_bin
     return XGBoostRounds(
         # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
-        learn=xgboost.QuantileDMatrix(**_data(version, columns, learn[mine], threads), max_bin=bins),
+        learn=xgboost.QuantileDMatrix(**_data(version, rows.rows_to_learn(), threads), max_bin=bins),
         # Not in bins: a category that no row to learn from has would be mistaken for another category.
-        validate=xgboost.DMatrix(**_data(version, columns, validate[mine], threads)),
+        validate=xgboost.DMatrix(**_data(version, rows.validation_rows(), threads)),
         parameters=parameters,
         seed=settings.seed,
         objective=objective,
@@ -125,11 +124,12 @@ def build_boosting(
     )
 
 
-def _data(version: DatasetVersion, columns: Columns, rows: Rows, threads: int) -> dict[str, Any]:
+def _data(version: DatasetVersion, rows: InputsAndTargets, threads: int) -> dict[str, Any]:
     assert version.table is not None
+    inputs, targets = rows
     return {
-        "data": columns.inputs[rows],
-        "label": columns.targets[rows],
+        "data": inputs,
+        "label": targets,
         "feature_names": [column.name for column in version.table.columns],
         "feature_types": ["c" if column.kind == "category" else "q" for column in version.table.columns],
         "enable_categorical": True,

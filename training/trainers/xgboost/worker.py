@@ -7,9 +7,8 @@ from contextlib import contextmanager
 import xgboost  # noqa: TID253 - imported by processes that train
 
 from training.attempts.job import TrainingJob
-from training.data.dataset import Columns
-from training.data.sample_order import Rows
 from training.errors import PeerError, ResourceError, TrainingError
+from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.boosting.worker import run_rounds
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.boosting import XGBoostRounds, build_boosting
@@ -27,8 +26,8 @@ def run_worker(job: TrainingJob, ranks: Ranks, node: str = "") -> None:
     """Train to the end, as one worker. Raises :class:`TrainingError` if the training can't succeed."""
     timeout_s = int(job.settings.failure.collective_timeout_s)
 
-    def build(columns: Columns, learn: Rows, validate: Rows) -> XGBoostRounds:
-        return build_boosting(job.dataset, job.settings, columns, learn, validate, ranks)
+    def build(rows: WorkerRows) -> XGBoostRounds:
+        return build_boosting(job.dataset, job.settings, rows, ranks)
 
     run_rounds(job, ranks, node, MODEL_FILE, build, _communication(ranks, timeout_s))
 

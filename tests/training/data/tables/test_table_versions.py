@@ -16,7 +16,7 @@ from small_runs import prepared, prepared_from
 
 from training.code_closure import code_digests
 from training.data import columns as unpacked
-from training.data.dataset import fingerprint, open_columns, ray_dataset, transform_modules
+from training.data.dataset import fingerprint, open_columns, transform_modules
 from training.data.manifest import read_parts
 from training.data.preparation import parallel, prepare
 from training.data.row_digests import known_rows, rows_among
@@ -494,14 +494,9 @@ def test_what_changes_the_fingerprint(home: Home, tmp_path: Path) -> None:
     assert found({"test_share": 0.3}, time="sold") == found(time="sold")
 
 
-def test_a_table_is_not_streamed(home: Home, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"data\.feed: .*memory"):
-        ray_dataset(regression(home, flats(tmp_path)), "train")
-
-
 def test_settings_and_problems_that_a_source_does_not_have(home: Home, tmp_path: Path) -> None:
     files = Table(flats(tmp_path), target="price").fetch(home.sources)
-    for data in ({"image_size": 8}, {"channels": 1}, {"duplicates": "drop"}, {"feed": "stream"}):
+    for data in ({"image_size": 8}, {"channels": 1}, {"duplicates": "drop"}):
         with pytest.raises(SettingError, match=f"data.{next(iter(data))}: .*table"):
             fingerprint(files, DataSettings.model_validate(data), "regression")
     with pytest.raises(SettingError, match="a regression needs a number for each row"):

@@ -27,7 +27,8 @@ PATIENT = {"worker_start_timeout_s": 400.0}  # for a machine that is busy with o
 
 
 @pytest.mark.slow
-def test_a_killed_worker_changes_no_bit(home: Home) -> None:
+@pytest.mark.parametrize("feed", ["memory", "stream"])
+def test_a_killed_worker_changes_no_bit(home: Home, feed: str) -> None:
     version = mixed_table(home, home.root / "files", 6000)
 
     def job(name: str) -> TrainingJob:
@@ -41,6 +42,7 @@ def test_a_killed_worker_changes_no_bit(home: Home) -> None:
             scaling=TWO,
             failure=PATIENT,
             checkpoint={"every_steps": 20},
+            data={"feed": feed},
         )
 
     hit = job("hit")

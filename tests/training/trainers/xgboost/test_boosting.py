@@ -21,7 +21,7 @@ from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK, block_end
-from training.trainers.boosting.worker import check_rows
+from training.trainers.boosting.table_rows import rows_of_columns
 from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost import trainer
@@ -127,7 +127,7 @@ def test_each_worker_needs_a_row(home: Home, tables: dict[str, DatasetVersion]) 
     learn, validate = training_rows(columns, job.settings)
     ranks = Ranks(0, len(validate) + 1, torch.device("cpu"), distributed=True)
     with pytest.raises(TrainingError, match=rf"scaling\.num_workers: .* {len(validate)} rows"):
-        check_rows(learn, validate, ranks)
+        rows_of_columns(columns, learn, validate, ranks)
 
 
 def test_a_category_of_the_validation_rows_alone_is_not_taken_for_another(home: Home, tmp_path: Path) -> None:
@@ -141,7 +141,8 @@ def test_a_category_of_the_validation_rows_alone_is_not_taken_for_another(home: 
     changed = type(columns)(inputs, columns.targets, columns.digests)
     job = boosted_job(home, version)
     ranks = Ranks.of_this_process(use_gpu=False)
-    boosting = build_boosting(version, job.settings, changed, learn, validate, ranks)
+    rows = rows_of_columns(changed, learn, validate, ranks)
+    boosting = build_boosting(version, job.settings, rows, ranks)
     model = boosting.model(b"", 0)
     for number in range(5):
         boosting.advance(model, number)
