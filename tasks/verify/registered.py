@@ -88,7 +88,7 @@ def _moved_late(run: Evidence, decisions: list[Decision], champion: str | None) 
 
 
 def same_answers(run: Evidence) -> Outcome:
-    """On test rows, the registered model, loaded by MLflow, gives the same predictions as the weights."""
+    """On test rows, the registered model, downloaded from MLflow, gives the same predictions as the weights."""
     number, inputs, store = run.release.version, _test_inputs(run), run.store
     try:
         recipe = reload_once(run.plan.recipe, run.paths.recipe)

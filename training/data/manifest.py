@@ -7,7 +7,7 @@ the first file which is missing, changed or not listed in the manifest.
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def read_manifest(folder: Path, identity: str) -> DatasetVersion:
     return version
 
 
-def check_parts(version: DatasetVersion) -> None:
-    """Hash all part files and compare them with the manifest.
+def check_parts(version: DatasetVersion, moved: Callable[[int], None] = lambda _: None) -> None:
+    """Hash all part files and compare them with the manifest. Calls `moved` with each number of bytes read.
 
     Raises :class:`DataError` that names a part file which is missing, changed, or not listed in the manifest.
     """
@@ -63,7 +63,7 @@ def check_parts(version: DatasetVersion) -> None:
     if version.text is not None and _digest(root / TOKENIZER) != version.text.tokenizer:
         raise DataError(_unlike(root / TOKENIZER))
     with ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(lambda part: _check_part(root, part), parts):
+        for _ in pool.map(lambda part: _check_part(root, part, moved), parts):
             pass
 
 
@@ -77,9 +77,9 @@ def _digest(file: Path) -> str:
     return digest_file(file) if file.is_file() else ""
 
 
-def _check_part(root: Path, part: PartFile) -> None:
+def _check_part(root: Path, part: PartFile, moved: Callable[[int], None]) -> None:
     file = root / part.path
-    if not file.is_file() or file.stat().st_size != part.bytes or digest_file(file) != part.sha256:
+    if not file.is_file() or file.stat().st_size != part.bytes or digest_file(file, moved) != part.sha256:
         raise DataError(_unlike(file))
 
 

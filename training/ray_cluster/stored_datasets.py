@@ -12,12 +12,12 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.dataset")
 
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # of a file: nothing outside of the version's folder
+_LOOK_S = 1.0  # between two looks whether another process still holds the lock of a version
 
 
 def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
@@ -121,13 +122,14 @@ def fetch(
 ) -> DatasetVersion:
     """The version on this node's disk: downloaded to the folder `cache` by the first process that asks, then checked.
 
+    Calls `moved` with each number of bytes transferred or read, and once a second while another process downloads.
     Removes older versions of the dataset from the cache, unless a process uses them. Raises :class:`TransientError` if
     files in the store are missing, or not those that the manifest there lists.
     """
     folder = folder_in(cache, version)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        here = _checked(version, folder)
+    with _locked(folder.with_suffix(".lock"), moved):
+        here = _checked(version, folder, moved)
         if here is None:
             remove_folder(folder)
             for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a killed process
@@ -155,12 +157,27 @@ def damage(stored: DatasetVersion, store: ObjectStore) -> list[str]:
     return problems
 
 
-def _checked(version: DatasetVersion, folder: Path) -> DatasetVersion | None:
+@contextmanager
+def _locked(file: Path, moved: Callable[[int], None]) -> Iterator[None]:
+    """Hold the lock `file`. Calls `moved` once a second while another process, which limits its own work, holds it."""
+    lock = FileLock(file)
+    while True:
+        with suppress(Timeout):
+            lock.acquire(timeout=_LOOK_S)
+            break
+        moved(1)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _checked(version: DatasetVersion, folder: Path, moved: Callable[[int], None]) -> DatasetVersion | None:
     if not folder.is_dir():
         return None
     try:
         here = read_manifest(folder, version.fingerprint)
-        check_parts(here)
+        check_parts(here, moved)
     except DataError as error:
         log.warning("%s The dataset is downloaded again.", error)
         return None
@@ -179,7 +196,7 @@ def _download(
         for file in digests_by_file(stored):
             (folder / file).parent.mkdir(exist_ok=True)
             store.get_file(f"{prefix(version)}/{file}", folder / file, moved)
-        check_parts(stored)
+        check_parts(stored, moved)
     except FileNotFoundError:
         raise _damaged(version, store, f"{file} is missing", listed) from None
     except DataError as error:

@@ -232,8 +232,8 @@ class FailureSettings(Section):
     )
     collective_timeout_s: PositiveFloat = Field(
         300.0,
-        description="Longest wait of one worker for the others; for a checkpoint, dataset or model that a worker "
-        "reads, writes or transfers, longest time in which no byte moves",
+        description="Longest wait of one worker for the others; for a checkpoint, dataset or model that one of several "
+        "workers reads, writes or transfers, longest time in which no byte moves",
     )
 
 

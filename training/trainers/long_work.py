@@ -2,7 +2,7 @@
 
 A collective operation fails when a rank does not take part within `failure.collective_timeout_s`. So the ranks do not
 wait for such work in one operation: once a second, an all-reduce tells them whether the work is done on all ranks.
-The work fails when no rank has moved a byte during that timeout; so does the work of a single worker.
+The work fails when no rank has moved a byte during that timeout.
 """
 
 import threading
@@ -44,6 +44,8 @@ class LongWork:
         Raises the work's error on the rank where it failed, and :class:`TransientError` on all ranks when no rank has
         moved a byte for `limit_s` seconds.
         """
+        if not self.ranks.distributed:
+            return work()
         outcome: Future[T] = Future()
         thread = threading.Thread(target=_run, args=(work, outcome), name="evergreen-long-work", daemon=True)
         thread.start()
@@ -61,8 +63,8 @@ class LongWork:
             elif late:
                 raise TransientError(
                     f"no worker has read, written or transferred a byte of a checkpoint, a dataset or the model for "
-                    f"{self.limit_s:.0f} s. Look at the disks, at storage.url and, with data.feed=stream, at the CPUs "
-                    "that Ray has free; if they are only slow or busy, raise failure.collective_timeout_s."
+                    f"{self.limit_s:.0f} s. Look at the disks and at storage.url; if they are only slow, raise "
+                    "failure.collective_timeout_s."
                 )
 
 

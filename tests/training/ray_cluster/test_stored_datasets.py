@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +40,31 @@ def test_a_node_gets_the_same_dataset(
     assert there == small_version.model_copy(update={"path": there.path})
     shutil.rmtree(tmp_path / "store")
     assert fetch(small_version, store, tmp_path / "node") == there  # not downloaded again
+
+
+def test_reading_the_files_of_a_node_again_is_progress(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
+) -> None:
+    publish(small_version, store)
+    fetch(small_version, store, tmp_path / "node")
+    moved: list[int] = []
+    fetch(small_version, store, tmp_path / "node", moved.append)
+    assert sum(moved) == sum(part.bytes for parts in small_version.parts.values() for part in parts)
+
+
+def test_a_wait_for_the_download_of_another_process_is_progress(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
+) -> None:
+    publish(small_version, store)
+    folder, waited = folder_in(tmp_path / "node", small_version), threading.Event()
+    folder.parent.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(folder.with_suffix(".lock")):
+            there = pool.submit(fetch, small_version, store, tmp_path / "node", lambda _: waited.set())
+            while not waited.wait(0.1):
+                assert not there.done()
+            assert not folder.exists()
+        assert there.result().path == str(folder)
 
 
 def test_a_damaged_upload_is_uploaded_again(

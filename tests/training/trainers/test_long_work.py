@@ -70,24 +70,13 @@ def test_work_that_moves_nothing_is_given_up(tmp_path: Path) -> None:
     assert any("TransientError: no worker has" in text and "storage.url" in text for text in said)
 
 
-def _of_one_process(folder: Path) -> LongWork:
-    heartbeat = Heartbeat(folder / "run" / "beats" / "rank-0.json", 1, 0, "node")
-    return LongWork(Ranks.of_this_process(use_gpu=False), heartbeat, 0.0)
-
-
-def test_work_of_a_single_process_returns_its_value_or_raises_its_error(tmp_path: Path) -> None:
-    long_work = _of_one_process(tmp_path)
-    assert long_work.on_all(lambda: 7) == 7
+def test_a_single_process_works_in_its_own_thread(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path / "run" / "beats" / "rank-0.json", 1, 0, "node")
+    long_work = LongWork(Ranks.of_this_process(use_gpu=False), heartbeat, 0.0)
+    assert long_work.on_all(threading.current_thread) is threading.current_thread()
 
     def fail() -> None:
         raise TransientError("the store is away")
 
     with pytest.raises(TransientError, match="the store is away"):
         long_work.on_first(fail)
-
-
-def test_work_of_a_single_process_that_moves_nothing_is_given_up(tmp_path: Path) -> None:
-    ended = threading.Event()
-    with pytest.raises(TransientError, match=r"no worker has read.*storage\.url.*data\.feed=stream"):
-        _of_one_process(tmp_path).on_all(ended.wait)
-    ended.set()

@@ -34,8 +34,8 @@ def worker_rows(job: TrainingJob, ranks: Ranks, heartbeat: Heartbeat) -> WorkerR
     """The rows of this worker, as `data.feed` says; all workers take part.
 
     Raises :class:`TrainingError` if there are fewer rows to learn from, or for validation, than workers. With the feed
-    `stream`, raises :class:`TransientError` if rows are missing, or if no block of rows has reached any worker for
-    `failure.collective_timeout_s` seconds.
+    `stream`, raises :class:`TransientError` if rows are missing, or, on several workers, if no block of rows has
+    reached any worker for `failure.collective_timeout_s` seconds. A single worker waits without limit.
     """
     if job.feed != "stream":
         columns = open_columns(job.dataset, "train")
