@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,7 +119,10 @@ class Heartbeat:
 
         def work() -> None:
             while not done.wait(self.interval_s):
-                self.beat(step)
+                with suppress(
+                    OSError
+                ):  # a disk that is full for a moment; the next heartbeat comes in a second
+                    self.beat(step)
 
         thread = threading.Thread(target=work, name="evergreen-heartbeat", daemon=True)
         thread.start()

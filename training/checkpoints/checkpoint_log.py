@@ -42,7 +42,7 @@ from training.checkpoints.state_copies import StateCopies
 from training.checkpoints.writers import Writers
 from training.errors import DataError, TransientError
 from training.settings.schema import CheckpointSettings
-from training.storage.files import DigestedStream, atomic_folder, digest_file, remove_folder
+from training.storage.files import DigestedFile, atomic_folder, digest_file, remove_folder
 from training.storage.paths import RunPaths
 from training.storage.record_files import find_record, record_text
 
@@ -141,7 +141,7 @@ class CheckpointLog:
     def load_newest(self) -> "tuple[Position, dict[str, Any]] | None":
         """Position and state of the newest undamaged checkpoint with all metric points up to it, or None.
 
-        Raises OSError at once if the disk fails, but for a state that the disk can't read (EIO): then only if no
+        Raises OSError at once if the disk fails, but for a checkpoint that the disk can't read (EIO): then only if no
         other checkpoint could be loaded.
         """
         unreadable: _UnreadableError | None = None
@@ -190,8 +190,7 @@ class CheckpointLog:
         """Write this rank's part into `parts_folder`; returns its digest and the result of :meth:`keep_part`."""
         if self.writers.count == 1:
             return "", ""
-        files = write_part(parts_folder, self.writers.rank, rows)
-        self.moved(sum(file.stat().st_size for file in files))
+        files = write_part(parts_folder, self.writers.rank, rows, self.moved)
         return digest_file(files[-1]), self.keep_part(files, target)
 
     def _commit(
@@ -215,7 +214,7 @@ class CheckpointLog:
             remove_folder(self._damaged.pop())
         with atomic_folder(target, self.before_commit) as aside:
             with (aside / STATE).open("wb") as out:  # torch's own file object hides why a write failed
-                digested = DigestedStream(out, self.moved)
+                digested = DigestedFile(out, self.moved)
                 with _without_crc():
                     torch.save(state | {"position": astuple(position)}, cast(IO[bytes], digested))
             manifest = Manifest(
@@ -249,20 +248,26 @@ class CheckpointLog:
         return position, state
 
     def _verified(self, path: Path) -> Manifest:
-        """Manifest of a checkpoint of this run. Raises :class:`DataError` if damaged, or of another run or format."""
+        """Manifest of a checkpoint of this run. Raises :class:`DataError` if damaged, or of another run or format.
+
+        Raises OSError if the disk fails, but :class:`_UnreadableError` if it can't read the checkpoint (EIO).
+        """
         try:
-            manifest = read_manifest(path)
-        except (OSError, DataError) as error:
-            raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
-        ours = manifest.format == FORMAT and manifest.run_key == self.run_key
-        state = path / STATE
-        try:
-            is_whole = ours and state.is_file() and digest_file(state, self.moved) == manifest.sha256
+            return self._compared(path)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             raise _UnreadableError(f"checkpoint {path}: {error}", error) from error
-        if not is_whole:
+
+    def _compared(self, path: Path) -> Manifest:
+        """Manifest of a checkpoint. Raises :class:`DataError` if the manifest does not list the checkpoint's files."""
+        try:
+            manifest = read_manifest(path)
+        except (FileNotFoundError, NotADirectoryError, DataError) as error:
+            raise DataError(f"checkpoint {path}: its manifest can't be read ({error})") from None
+        ours = manifest.format == FORMAT and manifest.run_key == self.run_key
+        state = path / STATE
+        if not (ours and state.is_file() and digest_file(state, self.moved) == manifest.sha256):
             raise DataError(f"checkpoint {path}: not the bytes that its manifest lists")
         verify_parts(path, manifest.parts, self.moved)
         return manifest
@@ -347,7 +352,7 @@ class CheckpointLog:
 
 
 class _UnreadableError(DataError):
-    """The disk can't read a checkpoint's state; `error` is its error."""
+    """The disk can't read a file of a checkpoint; `error` is the disk's error."""
 
     def __init__(self, message: str, error: OSError):
         super().__init__(message)

@@ -127,14 +127,21 @@ def whole(value: Any, moved: Callable[[int], None] = lambda _: None) -> Any:
     return {key: whole(part, moved) for key, part in value.items()} if isinstance(value, dict) else value
 
 
-def write_part(folder: Path, rank: int, tensors: Mapping[Keys, OwnRows]) -> list[Path]:
-    """Write the part of `rank`, durably, into `folder`; returns its files, the index last."""
+def write_part(
+    folder: Path, rank: int, tensors: Mapping[Keys, OwnRows], moved: Callable[[int], None] = lambda _: None
+) -> list[Path]:
+    """Write the part of `rank`, durably, into `folder`; returns its files, the index last.
+
+    `moved` is called with the number of bytes when they are written, and with each number of bytes read back.
+    """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     rows, index = part_files(folder, rank)
     save_file({_name(keys): own.rows.contiguous() for keys, own in tensors.items()}, rows)
     _sync(rows)
+    size = rows.stat().st_size
+    moved(size)
     entries = tuple(
         IndexedRows(
             keys=keys,
@@ -145,7 +152,7 @@ def write_part(folder: Path, rank: int, tensors: Mapping[Keys, OwnRows]) -> list
         )
         for keys, own in tensors.items()
     )
-    part_index = PartIndex(sha256=digest_file(rows), bytes=rows.stat().st_size, tensors=entries)
+    part_index = PartIndex(sha256=digest_file(rows, moved), bytes=size, tensors=entries)
     write_text(index, record_text(index.name, part_index, ""))
     return [rows, index]
 
@@ -158,7 +165,7 @@ def part_files(folder: Path, rank: int) -> tuple[Path, Path]:
 def verify_parts(folder: Path, digests: Sequence[str], moved: Callable[[int], None] = lambda _: None) -> None:
     """Raise :class:`DataError` unless the checkpoint in `folder` has the parts whose indices have these digests.
 
-    `moved` is called with each number of bytes read.
+    `moved` is called with each number of bytes read. Raises OSError if the disk fails.
     """
     for rank, digest in enumerate(digests):
         rows, index = part_files(folder, rank)
@@ -167,7 +174,7 @@ def verify_parts(folder: Path, digests: Sequence[str], moved: Callable[[int], No
                 part_index = read_record(index, PartIndex, "")
                 if rows.stat().st_size == part_index.bytes and digest_file(rows, moved) == part_index.sha256:
                     continue
-        except (OSError, DamagedError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, DamagedError):
             pass
         raise DataError(f"checkpoint {folder}: part {rank} is missing, or not the bytes that were written")
 

@@ -50,7 +50,7 @@ def read_manifest(folder: Path, identity: str) -> DatasetVersion:
 
 
 def check_parts(version: DatasetVersion, moved: Callable[[int], None] = lambda _: None) -> None:
-    """Hash all part files and compare them with the manifest. Calls `moved` with each number of bytes read.
+    """Hash all part files and compare them with the manifest; threads call `moved` with each number of bytes read.
 
     Raises :class:`DataError` that names a part file which is missing, changed, or not listed in the manifest.
     """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.dataset")
 
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # of a file: nothing outside of the version's folder
-_LOOK_S = 1.0  # between two looks whether another process still holds the lock of a version
+_LOOK_S = 1.0  # between two looks how much the process that holds a version's lock has downloaded
 
 
 def files_of(version: DatasetVersion, store: ObjectStore) -> "FileSystem":
@@ -122,17 +122,18 @@ def fetch(
 ) -> DatasetVersion:
     """The version on this node's disk: downloaded to the folder `cache` by the first process that asks, then checked.
 
-    Calls `moved` with each number of bytes transferred or read, and once a second while another process downloads.
+    Calls `moved` with each number of bytes transferred or read, also with those that another process downloads while
+    this process waits for it.
     Removes older versions of the dataset from the cache, unless a process uses them. Raises :class:`TransientError` if
     files in the store are missing, or not those that the manifest there lists.
     """
     folder = folder_in(cache, version)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock"), moved):
+    with _locked(folder, moved):
         here = _checked(version, folder, moved)
         if here is None:
             remove_folder(folder)
-            for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a killed process
+            for left in _unfinished(folder):
                 shutil.rmtree(left, ignore_errors=True)
             with atomic_folder(folder) as aside:
                 _download(version, store, aside, moved)
@@ -158,18 +159,35 @@ def damage(stored: DatasetVersion, store: ObjectStore) -> list[str]:
 
 
 @contextmanager
-def _locked(file: Path, moved: Callable[[int], None]) -> Iterator[None]:
-    """Hold the lock `file`. Calls `moved` once a second while another process, which limits its own work, holds it."""
-    lock = FileLock(file)
-    while True:
+def _locked(folder: Path, moved: Callable[[int], None]) -> Iterator[None]:
+    """Hold the lock of a version's folder. Calls `moved` with the bytes that another process downloads meanwhile."""
+    lock, arrived = FileLock(folder.with_suffix(".lock")), 0
+    with suppress(Timeout):
+        lock.acquire(blocking=False)
+    if not lock.is_locked:
+        log.info("waiting for another process that downloads or checks %s", folder)
+    while not lock.is_locked:
         with suppress(Timeout):
             lock.acquire(timeout=_LOOK_S)
-            break
-        moved(1)
+        now = sum(map(_size, _unfinished(folder)))
+        moved(max(0, now - arrived))
+        arrived = now
     try:
         yield
     finally:
         lock.release()
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """The folders into which processes download the version, or did before they were killed."""
+    return list(folder.parent.glob(f".{folder.name}.*.tmp"))
+
+
+def _size(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.rglob("*"))
+    except FileNotFoundError:  # the download has just ended
+        return 0
 
 
 def _checked(version: DatasetVersion, folder: Path, moved: Callable[[int], None]) -> DatasetVersion | None:

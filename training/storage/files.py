@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 HALF_DONE = (".*.tmp", ".*.removed")
 TEMPORARY_PREFIX = "evergreen-"
 _CHUNK = 1 << 20
+_PIECE = 64 << 20
+_UNSYNCED = 256 << 20
 
 
 def digest_file(path: Path, moved: Callable[[int], None] = lambda _: None) -> str:
@@ -149,29 +151,36 @@ class CountedFile(io.FileIO):
         return bytes(memoryview(content)[: self.readinto(content)])
 
 
-class DigestedStream:
-    """Writes to a binary stream, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them.
+class DigestedFile:
+    """Writes to a binary file, counts the bytes in `bytes`, and updates the SHA-256 digest `sha256` with them.
 
-    `written` is called with the number of bytes of each write.
+    `written` is called with each number of bytes, at most 64 MiB. Of a large file, the bytes that it was called with
+    are on the disk but for the last 256 MiB, so that a caller who waits as long as bytes move knows of a slow disk.
     """
 
-    def __init__(self, stream: IO[bytes], written: Callable[[int], None] = lambda _: None):
-        self.stream, self._written = stream, written
+    def __init__(self, file: IO[bytes], written: Callable[[int], None] = lambda _: None):
+        self._file, self._written = file, written
         self.sha256 = hashlib.sha256()
-        self.bytes = 0
+        self.bytes = self._synced = 0
 
     def write(self, block: bytes) -> int:
         """Write all of `block`."""
-        self.sha256.update(block)
-        size = memoryview(block).nbytes
-        self.bytes += size
-        count = self.stream.write(block)
-        self._written(size)
-        return count
+        view = memoryview(block).cast("B")
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            self.sha256.update(piece)
+            self._file.write(piece)
+            self.bytes += len(piece)
+            if self.bytes - self._synced >= _UNSYNCED:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._synced = self.bytes
+            self._written(len(piece))
+        return len(view)
 
     def flush(self) -> None:
-        """Flush the stream."""
-        self.stream.flush()
+        """Flush the file."""
+        self._file.flush()
 
 
 def remove_folder(path: Path) -> None:

@@ -50,7 +50,7 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
         log.info("training of run %s is finished already, in %s", job.run_key[:12], job.settings.storage.url)
         return done
     before = len(read_attempts(job.paths))
-    began = time.time()
+    began, start = time.time(), time.perf_counter()
     if job.settings.scaling.num_workers:
         train_until_done(job, fit, on_ray=True, failed_before=failed_before)
     else:
@@ -61,7 +61,10 @@ def launch(job: TrainingJob, failed_before: int = 0) -> TrainedModel:
         raise TrainingError(
             f"training ended without a finished model in {job.paths.model}; this is a bug, please report it"
         )
-    return _with_wall_time(trained, read_attempts(job.paths), before, began, time.time())
+    ended = (
+        began + time.perf_counter() - start
+    )  # not time.time(): the machine's clock may have been set meanwhile
+    return _with_wall_time(trained, read_attempts(job.paths), before, began, ended)
 
 
 def _download_finished(job: TrainingJob) -> None:

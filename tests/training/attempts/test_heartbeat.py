@@ -1,5 +1,7 @@
-"""The mean time of a step in a worker's heartbeat, with a simulated clock."""
+"""The mean time of a step in a worker's heartbeat, with a simulated clock; heartbeats of a worker that waits."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,3 +52,22 @@ def test_a_validation_is_no_part_of_a_step(beats: Callable[[float, int], float])
 
 def test_a_resumed_training_does_not_count_its_earlier_steps(beats: Callable[[float, int], float]) -> None:
     assert [beats(10, 0), beats(50, 25), beats(90, 26)] == [0, 0, 40]
+
+
+def test_a_disk_that_fails_for_a_moment_does_not_end_the_heartbeats_of_a_worker_that_waits(
+    tmp_path: Path,
+) -> None:
+    sender = Heartbeat(tmp_path / "run" / "beats" / "rank-0.json", 1, 0, "node", interval_s=0.01)
+    folder = sender.file.parent
+    with sender.kept_beating(3):
+        wait_for(sender.file)
+        folder.rename(tmp_path / "moved")
+        time.sleep(0.2)  # in which heartbeats can't be written
+        folder.mkdir()
+        wait_for(sender.file)
+
+
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        assert "evergreen-heartbeat" in [thread.name for thread in threading.enumerate()]
+        time.sleep(0.01)

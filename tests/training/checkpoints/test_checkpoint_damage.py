@@ -232,6 +232,22 @@ def test_a_malicious_state_is_not_executed(log: CheckpointLog, tmp_path: Path, h
     assert mark.exists(), "the bomb is a dud, so this test shows nothing"
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT])
+def test_a_disk_that_does_not_give_a_manifest_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    save(opened(tmp_path), 1, 2)
+
+    def fail(path: Path) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(checkpoint_log, "read_manifest", fail)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        newest(opened(tmp_path))
+    monkeypatch.undo()
+    assert newest(opened(tmp_path)) == 2
+
+
 def test_a_state_that_the_disk_can_not_read_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

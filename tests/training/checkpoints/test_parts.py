@@ -1,6 +1,8 @@
 """Checkpoints that several ranks write together, here in threads: complete or absent, read by any number of ranks."""
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +16,7 @@ from checkpoints import KEY, at, folder, steps
 from safetensors.torch import load_file, save_file
 
 from training.attempts.fence import Fence
+from training.checkpoints import parts
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.checkpoints.parts import OwnRows, StoredRows, part_files, whole
 from training.checkpoints.stored_checkpoints import StoredCheckpointLog
@@ -21,6 +24,7 @@ from training.checkpoints.stored_run import StoredRun
 from training.checkpoints.writers import Writers
 from training.errors import DataError, TransientError
 from training.settings.schema import CheckpointSettings
+from training.storage.files import digest_file
 from training.storage.objects.base import open_store
 
 # As torch.chunk divides 7 rows.
@@ -199,6 +203,24 @@ def test_a_damaged_part_costs_the_checkpoint_not_more(
     assert position == at(10)
     assert_is(loaded, 10)
     assert "part 1 is missing, or not the bytes that were written" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_disk_that_does_not_give_a_part_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    save(opened(tmp_path, 2), 10)
+
+    def fail(path: Path, *moved: Callable[[int], None]) -> str:
+        if path.name == f"part-00001{suffix}":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return digest_file(path, *moved)
+
+    monkeypatch.setattr(parts, "digest_file", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+        opened(tmp_path, 1)[0].load_newest()
+    monkeypatch.undo()
+    assert opened(tmp_path, 1)[0].load_newest() is not None
 
 
 def test_rows_that_no_part_has_are_an_error(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from filelock import FileLock
 from training.checkpoints.opening import prefix_of_dataset as prefix
 from training.data.manifest import MANIFEST, check_parts, read_manifest, write_manifest
 from training.errors import TransientError
+from training.ray_cluster import stored_datasets
 from training.ray_cluster.node_caches import node_cache, remove_unused, unused
 from training.ray_cluster.stored_datasets import damage, fetch, folder_in, publish, stored_version
 from training.records import DatasetVersion, PartFile, Split
@@ -42,27 +42,43 @@ def test_a_node_gets_the_same_dataset(
     assert fetch(small_version, store, tmp_path / "node") == there  # not downloaded again
 
 
-def test_reading_the_files_of_a_node_again_is_progress(
+def test_reading_files_for_their_digests_is_progress(
     small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
 ) -> None:
     publish(small_version, store)
-    fetch(small_version, store, tmp_path / "node")
+    size = sum(part.bytes for parts in small_version.parts.values() for part in parts)
     moved: list[int] = []
     fetch(small_version, store, tmp_path / "node", moved.append)
-    assert sum(moved) == sum(part.bytes for parts in small_version.parts.values() for part in parts)
+    manifest = (folder_in(tmp_path / "node", small_version) / MANIFEST).stat().st_size
+    assert sum(moved) == manifest + 2 * size, "transferred, and read for the digests"
+    moved.clear()
+    fetch(small_version, store, tmp_path / "node", moved.append)
+    assert sum(moved) == size
 
 
-def test_a_wait_for_the_download_of_another_process_is_progress(
-    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path
+def test_only_bytes_that_another_process_downloads_meanwhile_are_progress(
+    small_version: DatasetVersion, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stored_datasets, "_LOOK_S", 0.01)
     publish(small_version, store)
-    folder, waited = folder_in(tmp_path / "node", small_version), threading.Event()
-    folder.parent.mkdir(parents=True)
+    folder, moved = folder_in(tmp_path / "node", small_version), list[int]()
+    aside = folder.with_name(f".{folder.name}.0.tmp")
+    aside.mkdir(parents=True)
+
+    def wait_for(looks: int) -> None:
+        seen = len(moved)
+        while len(moved) < seen + looks:
+            assert not there.done()
+            time.sleep(0.01)
+
     with ThreadPoolExecutor(1) as pool:
         with FileLock(folder.with_suffix(".lock")):
-            there = pool.submit(fetch, small_version, store, tmp_path / "node", lambda _: waited.set())
-            while not waited.wait(0.1):
-                assert not there.done()
+            there = pool.submit(fetch, small_version, store, tmp_path / "node", moved.append)
+            wait_for(looks=3)
+            assert sum(moved) == 0
+            (aside / "part").write_bytes(b"12345")
+            wait_for(looks=3)
+            assert sum(moved) == 5
             assert not folder.exists()
         assert there.result().path == str(folder)
 

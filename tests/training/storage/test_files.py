@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.errors import ResourceError
+from training.storage import files
 from training.storage.files import (
+    DigestedFile,
     append_line,
     atomic_file,
     atomic_folder,
@@ -131,6 +134,20 @@ def test_digests_are_of_all_bytes(tmp_path: Path, size: int) -> None:
     assert copy_checked(io.BytesIO(content).read, file) == (hashlib.sha256(content).hexdigest(), size)
     assert file.read_bytes() == content
     assert digest_file(file) == hashlib.sha256(content).hexdigest()
+
+
+def test_a_large_file_is_synced_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, written, synced = tmp_path / "file", list[int](), list[int]()
+    monkeypatch.setattr(files, "_PIECE", 4)
+    monkeypatch.setattr(files, "_UNSYNCED", 8)
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.stat().st_size))
+    with path.open("wb") as out:
+        digested = DigestedFile(out, written.append)
+        assert [digested.write(b"0123456789"), digested.write(b"abcdefg")] == [10, 7]
+        assert digested.write(b"") == 0
+    assert path.read_bytes() == b"0123456789abcdefg"
+    assert digested.sha256.hexdigest() == hashlib.sha256(b"0123456789abcdefg").hexdigest()
+    assert (digested.bytes, written, synced) == (17, [4, 4, 2, 4, 3], [8, 17])
 
 
 def test_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,14 +124,8 @@ class Loop(Generic[Model]):
             log.info("training %s", self.stopped)
         with self.heartbeat.kept_beating(self.total):
             self.long_work.on_first(self.checkpoints.wait)
-            if self.ranks.is_first:
-                self._finish(model)
-            self.long_work.on_first(self._publish)
+            self.long_work.on_first(lambda: self._finish(model))
             self.ranks.barrier()
-
-    def _publish(self) -> None:
-        self.checkpoints.publish_model(self.job.paths)
-        self.heartbeat.finish(self.total)
 
     def _run_block(self, model: Model, start: int) -> None:
         """Run the block of rounds that begins at round `start`; save the model at its end if a checkpoint is due."""
@@ -270,7 +264,8 @@ class Loop(Generic[Model]):
     def _finish(self, model: Model) -> None:
         """Write the model of the selected number of rounds and the record of the training, by one atomic rename.
 
-        Raises :class:`training.errors.TransientError` if metric points were damaged meanwhile.
+        With `storage.url`, both are then uploaded. Raises :class:`training.errors.TransientError` if metric points were
+        damaged meanwhile.
         """
         self.metrics.check()
         selected = selected_epoch(self.history, best=self.job.settings.training.keeps_best)
@@ -288,6 +283,9 @@ class Loop(Generic[Model]):
 
         def write(file: Path) -> str:
             file.write_bytes(content)
+            self.heartbeat.add_moved(len(content))
             return hashlib.sha256(content).hexdigest()
 
         write_model(self.job, training, self.model_file, write, self._before_commit)
+        self.checkpoints.publish_model(self.job.paths)
+        self.heartbeat.finish(self.total)
