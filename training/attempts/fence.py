@@ -78,17 +78,22 @@ class Fence:
         """Raises :class:`SupersededError` if another attempt or group of workers began after this one."""
         now = _read(self.file)
         if now != (self.number, self.group, self.driver):
-            raise SupersededError(
-                f"attempt {self.number}.{self.group} of the run in {self.file.parent} was superseded by attempt "
-                f"{now[0]}.{now[1]}{f' of driver {now[2]}' if now[2] else ''}"
-            )
+            newer = f"{now[0]}.{now[1]}{f' of driver {now[2]}' if now[2] else ''}"
+            raise self._refused(f"{self.number}.{self.group}", newer if now[0] else "")
 
     def check_attempt(self) -> None:
         """Raises :class:`SupersededError` if another attempt began after this one; for ranks that enter no group."""
         if (newest := _read(self.file)[0]) != self.number:
-            raise SupersededError(
-                f"attempt {self.number} of the run in {self.file.parent} was superseded by attempt {newest}"
-            )
+            raise self._refused(f"{self.number}", f"{newest}" if newest else "")
+
+    def _refused(self, attempt: str, newer: str) -> SupersededError:
+        """The error of an `attempt` that may not write; `newer` is empty if the file does not name a newer attempt."""
+        why = (
+            f"was superseded by attempt {newer}"
+            if newer
+            else "writes nothing more: a newer group of workers began, or the driver or its disk does not answer"
+        )
+        return SupersededError(f"attempt {attempt} of the run in {self.file.parent} {why}")
 
     def check_driver(self) -> None:
         """Raises :class:`RivalDriverError` if another driver has begun an attempt since this attempt began."""

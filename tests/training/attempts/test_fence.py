@@ -11,6 +11,7 @@ from small_runs import job_for
 from training.attempts.fence import Fence, SupersededError
 from training.attempts.job import TrainingJob
 from training.attempts.metrics import MetricsFile
+from training.attempts.mirror import CLOSED
 from training.checkpoints.checkpoint_log import CheckpointLog
 from training.records import DatasetVersion
 from training.storage import files
@@ -88,6 +89,16 @@ def test_other_ranks_write_no_outcome_for_a_newer_attempt(job: TrainingJob) -> N
     Fence.begin(job.paths, "driver")
     with pytest.raises(SupersededError, match=r"attempt 1 of the run in .* was superseded by attempt 2"):
         first.check_attempt()
+
+
+def test_a_worker_that_lost_the_driver_is_not_called_superseded(job: TrainingJob) -> None:
+    first = Fence.begin(job.paths, "driver")
+    job.paths.fence.write_text(CLOSED)
+    for check, attempt in ((first.check, r"1\.0"), (first.check_attempt, "1")):
+        with pytest.raises(
+            SupersededError, match=rf"attempt {attempt} of the run in .* writes nothing more: .*driver"
+        ):
+            check()
 
 
 def test_no_point_is_taken_back(
