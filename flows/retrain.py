@@ -34,7 +34,7 @@ from tasks.registry.unjudged import Unjudged, close_unjudged_run, give_up, unjud
 from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
-from tasks.trackers.mlflow_run import connect_patiently, failure_recorded
+from tasks.trackers.mlflow_run import check_embedded_experiment, connect_patiently, failure_recorded
 from tasks.train import keep_plan, train
 from training.errors import ResourceError, SettingError, classify
 from training.plan import RunPlan, identify
@@ -128,6 +128,7 @@ def bring_up_to_date(
             )
         if (done := find_release(plan, connect_patiently)) is not None:
             return done.model_copy(update={"seconds": clock.elapsed_s})
+        check_embedded_experiment(plan)
         plan = keep_plan(plan)
         with failure_recorded(plan):
             check_installed(plan, loaded)

@@ -19,6 +19,7 @@ from tasks.model_formats.base import check_same, format_name, format_of, metadat
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
+    ROLLED_BACK_TAG,
     VERDICT_TAG,
     WEIGHTS_TAG,
     Alias,
@@ -55,7 +56,7 @@ from tasks.step import step, worth_retrying
 from tasks.trackers.mlflow_run import LONGEST_REASON, RUN_KEY_TAG, connect_patiently, log_final, open_run
 from tasks.trackers.provenance import parent_tags
 from training.data.dataset import open_columns
-from training.errors import TransientError
+from training.errors import DataError, TransientError
 from training.plan import RunPlan
 from training.problems import problem_of
 from training.recipe import Recipe, reload_once
@@ -187,7 +188,7 @@ def find_or_create(
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
     tags = tags_of_candidate(plan, trained)
     # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
-    if (number := delete_duplicates(lease, tags)) is not None:
+    if (number := delete_duplicates(lease, tags)) is not None and not _was_unusable(lease, number):
         return number
     rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
     example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
@@ -195,6 +196,25 @@ def find_or_create(
     metadata = metadata_of(version, format_name(plan.settings))
     uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, metadata)
     return create_version(lease, plan, version, trained, run_id, uri)
+
+
+def _was_unusable(lease: Lease, number: str) -> bool:
+    """Whether a version's files are missing or damaged, as after a power cut; such a version is deleted.
+
+    A version with an alias, or one that was rolled back, is left alone: what to do with it is for a person to decide.
+    """
+    version = lease.client.get_model_version(lease.model, number)
+    if version.aliases or ROLLED_BACK_TAG in version.tags:
+        return False
+    try:
+        load_version(lease.home, lease.model, number)
+    except DataError as error:
+        reason = str(error).partition(". ")[0]
+        log.warning("%s. The version is deleted, and the model registered again.", reason)
+        lease.check()
+        lease.client.delete_model_version(lease.model, number)
+        return True
+    return False
 
 
 def create_version(

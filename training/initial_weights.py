@@ -52,6 +52,11 @@ def checked_reference(given: object) -> object:
     )
 
 
+def is_version(reference: str) -> bool:
+    """Whether a value of `training.init_from` names a registered version by its number."""
+    return _VERSION.fullmatch(reference) is not None
+
+
 def is_path(reference: str) -> bool:
     """Whether a value of `training.init_from` is the path of a file or folder."""
     return (reference.endswith(_SUFFIX) or "/" in reference) and published_in(reference) is None

@@ -17,7 +17,7 @@ def common(function: Function) -> Function:
     """Add the options of every command: `verbose`, `quiet` and `as_json`."""
     for option in (
         click.option(
-            "--json", "as_json", is_flag=True, help="print a JSON object as the last line of standard output"
+            "--json", "as_json", is_flag=True, help="print JSON as the last line of standard output"
         ),
         click.option("--quiet", is_flag=True, help="show only warnings while the command runs"),
         click.option("--verbose", is_flag=True, help="show debug messages and tracebacks"),

@@ -67,7 +67,7 @@ def folder_removal(home: Home, recipe: str, kind: Kind, folder: Path, why: str) 
     """The removal of a folder of the home, with its size, for :class:`Removal`."""
     name = folder.relative_to(home.root).as_posix()
     removal = Removal(recipe=recipe, kind=kind, name=name, bytes=size_of(folder), why=why)
-    return removal, partial(remove_folder, folder)
+    return removal, partial(remove_folder, folder, strict=True)
 
 
 def size_of(folder: Path) -> int:

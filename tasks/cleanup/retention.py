@@ -28,7 +28,7 @@ from tasks.trackers.mlflow_run import connect_once
 from training.attempts.fence import Fence, new_driver
 from training.data.manifest import MANIFEST
 from training.errors import ResourceError, SettingError, classify
-from training.initial_weights import is_path
+from training.initial_weights import is_path, is_version
 from training.plan import RunPlan
 from training.ray_cluster.node_caches import remove_unused, unused
 from training.redaction import redact
@@ -137,7 +137,7 @@ def _removable(
     yield from _claims(recipe, runs)
     unneeded = dict(_unneeded(runs, finished[:keep], unreadable))
     while needed := _started_from(
-        unneeded, [*others, *(run.plan for run in runs if run.paths.root not in unneeded)]
+        unneeded, runs, [*others, *(run.plan for run in runs if run.paths.root not in unneeded)]
     ):
         unneeded = {root: why for root, why in unneeded.items() if root not in needed}
     stores = {url: read_store(url, recipe) for url in sorted(filter(None, map(_url, runs)))}
@@ -186,11 +186,19 @@ def _unneeded(
             yield run.paths.root, f"finished, not in service, older than the newest {len(newest)}"
 
 
-def _started_from(folders: Iterable[Path], plans: Iterable[RunPlan]) -> set[Path]:
-    """Those of the runs' `folders` from whose weights runs with these plans start."""
-    given = [plan.initial.reference for plan in plans if plan.initial is not None]
-    weights = {Path(reference).resolve() for reference in given if is_path(reference)}
-    return {folder for folder in folders if any(file.is_relative_to(folder.resolve()) for file in weights)}
+def _started_from(folders: Iterable[Path], runs: list[RecipeRun], plans: Iterable[RunPlan]) -> set[Path]:
+    """Those of the `folders` of `runs` from whose weights, or whose version, runs with these plans start."""
+    initial = [plan.initial for plan in plans if plan.initial is not None]
+    weights = {Path(given.reference).resolve() for given in initial if is_path(given.reference)}
+    named = {(given.model, given.version) for given in initial if is_version(given.reference)}
+    of_versions = {
+        run.paths.root for run in runs if run.release and (run.release.model, run.release.version) in named
+    }
+    return {
+        folder
+        for folder in folders
+        if folder in of_versions or any(file.is_relative_to(folder.resolve()) for file in weights)
+    }
 
 
 def _url(run: RecipeRun) -> str | None:

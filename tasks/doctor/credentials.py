@@ -40,6 +40,8 @@ def mlflow_credentials_check(uri: str, home: Home) -> Check:
             "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to what the server "
             f"knows ({before})."
         )
+        if error.transient:
+            remedy = "Read the server's log, and run `evergreen doctor` again."
         return Check(name=name, ok=False, found=str(error), remedy=remedy)
     return Check(name=name, ok=True, found=f"{shown} accepts the credentials")
 

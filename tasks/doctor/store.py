@@ -144,16 +144,13 @@ def unusable_check(file: Path, error: sqlite3.Error) -> Check:
 
     No remedy deletes the store.
     """
-    if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # only errors that SQLite itself raises have a code
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return _locked_check(file, error)
     remedy = (
         "Restore a backup of the file. Keep the damaged file: SQLite's .recover reads what is left in it."
     )
-    if error.sqlite_errorcode & 0xFF in (
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_READONLY,
-    ):
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
         remedy = "Make the file and its folder readable and writable for this user."
     return Check(name=_STORE, ok=False, found=f"{file}: {error}", remedy=remedy)
 

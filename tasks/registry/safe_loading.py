@@ -324,7 +324,7 @@ def _remedy(name: str) -> str:
     """What to do about a version that is not loaded; `name` is "model MODEL version NUMBER"."""
     model = name.removeprefix("model ").rpartition(" version ")[0]
     return (
-        f"Point the alias to a version that can be loaded: `evergreen rollback {shlex.quote(model)}`. If there is "
-        "none, restore MLflow's files of the version from a backup, or delete the alias on the model's page in "
-        "`evergreen ui`: the next run is then compared with no champion."
+        "Restore MLflow's files of the version from a backup. Without a backup, if the version is the champion, put an "
+        f"earlier version into service: `evergreen rollback {shlex.quote(model)}`. If no version can be loaded, delete "
+        "the alias champion on the model's page in `evergreen ui`: the next run is then compared with no champion."
     )

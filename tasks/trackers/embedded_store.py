@@ -151,8 +151,31 @@ def moved_from(home: Home) -> Path | None:
             locations = store.execute(_LOCATIONS).fetchall()
     except sqlite3.Error:
         return None
-    roots = (_lost_root(home, name, Path(unquote(urlsplit(location).path))) for name, location in locations)
+    roots = (_lost_root(home, name, _path_of(location)) for name, location in locations)
     return next((root for root in roots if root is not None), None)
+
+
+def check_writes_here(home: Home, experiment: str) -> None:
+    """Raise :class:`ResourceError` when a run of `experiment` would write its models into another home.
+
+    MLflow keeps the absolute path of an experiment's folder, also in a home that was moved or copied. Also returns when
+    the store can't be read: opening the store gives the reason.
+    """
+    if not store_file(home).is_file():
+        return
+    try:
+        with opened(home) as store:
+            locations = store.execute(f"{_LOCATIONS} and name = ?", (experiment,)).fetchall()
+    except sqlite3.Error:
+        return
+    for _, location in locations:
+        folder = _path_of(location)
+        if _is_of_another_home(home, experiment, folder):
+            before = folder.parents[1]
+            raise ResourceError(
+                f"this home, {home.root}, was moved or copied from {before}: MLflow keeps absolute paths, so a run "
+                f"would write its models there. {moved_remedy(home, before)} Or use the home there, or a new one."
+            )
 
 
 def artifacts_of(home: Home, experiment: str) -> Path:
@@ -182,13 +205,21 @@ def moved_remedy(home: Home, before: Path) -> str:
     return f"{back} ({make}ln -s {new} {old})."
 
 
+def _path_of(location: str) -> Path:
+    return Path(unquote(urlsplit(location).path))
+
+
+def _is_of_another_home(home: Home, experiment: str, folder: Path) -> bool:
+    """Whether `folder` is the one that Evergreen chose for `experiment` in another home."""
+    chosen = len(folder.parents) >= 2 and artifacts_of(Home(folder.parents[1]), experiment) == folder
+    return chosen and artifacts_of(home, experiment).resolve() != folder.resolve()
+
+
 def _lost_root(home: Home, experiment: str, folder: Path) -> Path | None:
     """Root of another home in which `folder` is the folder of `experiment`, if files are missing there; else None."""
-    if len(folder.parents) < 2 or artifacts_of(Home(folder.parents[1]), experiment) != folder:
-        return None  # not a folder that Evergreen chose
-    came_along = artifacts_of(home, experiment)
-    if came_along.resolve() == folder.resolve():
+    if not _is_of_another_home(home, experiment, folder):
         return None
+    came_along = artifacts_of(home, experiment)
     lost = not folder.is_dir() or any(not (folder / entry.name).exists() for entry in came_along.glob("*"))
     return folder.parents[1] if lost else None
 

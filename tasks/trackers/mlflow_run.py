@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.trackers.embedded_store import artifacts_of, deleted_experiment
+from tasks.trackers.embedded_store import artifacts_of, check_writes_here, deleted_experiment
 from tasks.trackers.mlflow_store import connect as connect
 from tasks.trackers.mlflow_store import connect_once as connect_once
 from tasks.trackers.mlflow_store import connect_patiently as connect_patiently
@@ -115,6 +115,7 @@ def experiment_name(plan: RunPlan) -> str:
 def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
     name = experiment_name(plan)
+    check_embedded_experiment(plan)
     experiment = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
     if experiment.lifecycle_stage == _DELETED:
         raise _deleted(plan, experiment.experiment_id)
@@ -149,12 +150,16 @@ def check_version(client: "MlflowClient", plan: RunPlan) -> None:
 
 
 def check_embedded_experiment(plan: RunPlan) -> None:
-    """:func:`check_experiment` for a run that uses the home's own store, which is read without MLflow."""
+    """:func:`check_experiment` for a run that uses the home's own store, which is read without MLflow.
+
+    Also raises :class:`ResourceError` when the home was moved or copied, and the run would write into another home.
+    """
     if plan.settings.tracking.uri is not None:
         return
-    number = deleted_experiment(Home(Path(plan.home)), experiment_name(plan))
-    if number is not None:
+    home, name = Home(Path(plan.home)), experiment_name(plan)
+    if (number := deleted_experiment(home, name)) is not None:
         raise _deleted(plan, number)
+    check_writes_here(home, name)
 
 
 def _deleted(plan: RunPlan, experiment_id: str) -> SettingError:

@@ -88,7 +88,10 @@ def _is_alive(run: Evidence, flow_run: "FlowRun") -> bool | None:
     """Whether a process works on a flow run; None when that can't be determined from here."""
     plan: dict[str, Any] = flow_run.parameters.get("plan") or {}
     given = str(flow_run.parameters.get("recipe", ""))
-    recipe = plan.get("recipe", {}).get("name") or (Path(given).stem if given.endswith(".py") else given)
+    tagged = [tag.removeprefix("recipe:") for tag in flow_run.tags if tag.startswith("recipe:")]
+    recipe = (
+        plan.get("recipe", {}).get("name") or next(iter(tagged), "") or Path(given).name.removesuffix(".py")
+    )
     if is_held(lock_file(run.home, recipe)):
         return True
     # The process is on the worker's machine, which Prefect does not name.

@@ -119,5 +119,23 @@ def test_a_moved_home_is_recognised_by_an_experiment_of_any_name(name: str, tmp_
     (artifacts / "models").mkdir(parents=True)
     connect(None, before).create_experiment(name, artifact_location=artifacts.as_uri())
     assert embedded_store.moved_from(before) is None
+    embedded_store.check_writes_here(before, name)
     before.root.rename(after.root)
     assert embedded_store.moved_from(after) == before.root
+    before.root.symlink_to(after.root)
+    embedded_store.check_writes_here(after, name)
+
+
+def test_a_run_in_a_copy_beside_the_original_is_refused(tmp_path: Path) -> None:
+    original, copy = Home(tmp_path / "original"), Home(tmp_path / "copy")
+    original.root.mkdir()
+    artifacts = embedded_store.artifacts_of(original, "leaves")
+    artifacts.mkdir(parents=True)
+    connect(None, original).create_experiment("leaves", artifact_location=artifacts.as_uri())
+    shutil.copytree(original.root, copy.root)
+    embedded_store.check_writes_here(original, "leaves")
+    with pytest.raises(
+        ResourceError, match=f"{copy.root}, was moved or copied from {original.root}: .* or a new one"
+    ):
+        embedded_store.check_writes_here(copy, "leaves")
+    embedded_store.check_writes_here(copy, "flowers")  # an experiment that the copy will create

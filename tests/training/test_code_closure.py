@@ -200,11 +200,13 @@ TABLES = {
     "data.sources.places",
     "data.sources.plain_files",
     "data.sources.table",
+    "data.sources.unchanged",
     "data.tables",
     "data.tables.changed_features",
     "data.tables.encoding",
     "data.tables.ingest",
     "data.tables.preparation",
+    "data.tables.quotes",
     "data.tables.reading",
     "data.tables.recognition",
     "data.tables.shards",
@@ -259,7 +261,7 @@ MODULES = {
     "dreambooth": COMMON
     | ACCELERATE
     | {"problems.objectives.denoising"}
-    | {f"data.sources.{name}" for name in ("folder", "folder_listing", "places", "plain_files")},
+    | {f"data.sources.{name}" for name in ("folder", "folder_listing", "places", "plain_files", "unchanged")},
     "rt-polarity-gpt2": COMMON | TRANSFORMERS | TEXT | {"problems.objectives.language_model"},
 }
 KINDS = {

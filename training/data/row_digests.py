@@ -60,6 +60,8 @@ def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 names = [name for name in ("digest", "source") if name in file.schema_arrow.names]
                 table = file.read(names)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: can't be read ({error}).") from error
         for name in names:

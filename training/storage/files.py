@@ -183,14 +183,20 @@ class DigestedFile:
         self._file.flush()
 
 
-def remove_folder(path: Path) -> None:
-    """Delete a folder; it is renamed first, so that no process finds a partly deleted folder at `path`."""
+def remove_folder(path: Path, strict: bool = False) -> None:
+    """Delete a folder; it is renamed first, so that no process finds a partly deleted folder at `path`.
+
+    With `strict`, raises OSError if files can't be deleted, as those of another user. Without `strict`, they stay in a
+    folder of another name, as files do that a process on another machine has open.
+    """
     if not path.exists():
         return
     doomed = path.with_name(f".{path.name}.removed")
     shutil.rmtree(doomed, ignore_errors=True)
     path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+    if strict and doomed.exists():
+        shutil.rmtree(doomed)
 
 
 def sweep(folder: Path) -> None:

@@ -129,6 +129,13 @@ def test_a_locked_store_names_its_holder(home):
     assert next(store.embedded_store_checks(home)).ok
 
 
+def test_damage_that_quick_check_reports(home):
+    """SQLite reports such damage as text, so the error that the check raises has no code of SQLite."""
+    check = store.unusable_check(home.root / "mlflow.db", sqlite3.DatabaseError("row 12 missing from index"))
+    assert check.found.endswith("mlflow.db: row 12 missing from index")
+    assert check.remedy.startswith("Restore a backup of the file.")
+
+
 def test_a_store_locked_by_an_unknown_process(home):
     locked = sqlite3.OperationalError("database is locked")
     locked.sqlite_errorcode = sqlite3.SQLITE_BUSY

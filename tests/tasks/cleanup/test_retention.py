@@ -415,12 +415,12 @@ def test_the_fence_of_a_removed_run_is_closed_first(kept: Kept, monkeypatch: pyt
     refused = []
     remove = tasks.cleanup.removals.remove_folder
 
-    def looking(folder: Path) -> None:
+    def looking(folder: Path, strict: bool) -> None:
         if folder == run.root:
             with pytest.raises(SupersededError):
                 worker.check()
             refused.append(folder)
-        remove(folder)
+        remove(folder, strict)
 
     monkeypatch.setattr(tasks.cleanup.removals, "remove_folder", looking)
     collect(kept.home, keep=1)
@@ -598,6 +598,18 @@ def test_a_run_stays_while_a_kept_run_starts_from_its_weights(kept: Kept) -> Non
     assert not parent.root.exists()
 
 
+def test_a_run_stays_while_a_kept_run_starts_from_its_version(kept: Kept) -> None:
+    parent, child = kept.runs[4], kept.runs[0]
+    version = read_record(parent.release, Release, parent.root.name).version
+    initial = {"reference": f"version:{version}", "model": "digits", "version": version, "digest": "a" * 64}
+    edit(child.ingredients, {"initial": initial})
+    collect(kept.home, keep=1)
+    assert parent.root.is_dir()
+    edit(child.ingredients, {"initial": initial | {"reference": "champion"}})
+    collect(kept.home, keep=1)
+    assert not parent.root.exists()
+
+
 def test_checkpoints_that_an_interrupted_gc_left_go_with_the_next(kept: Kept) -> None:
     half = kept.runs[1].root / ".checkpoints.removed"
     half.mkdir()
@@ -613,10 +625,10 @@ def test_an_error_of_one_recipe_stops_no_other_removal(
     shutil.copytree(kept.home.runs("digits"), kept.home.runs("another"))
     removed = tasks.cleanup.removals.remove_folder
 
-    def refused(folder: Path) -> None:
+    def refused(folder: Path, strict: bool) -> None:
         if "another" in folder.parts:
             raise SettingError("the account may not delete")
-        removed(folder)
+        removed(folder, strict)
 
     monkeypatch.setattr(tasks.cleanup.removals, "remove_folder", refused)
     collection = collect(kept.home, keep=1)

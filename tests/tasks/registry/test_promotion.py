@@ -288,14 +288,32 @@ def test_the_home_adopts_the_digests_of_a_version_whose_registration_was_killed(
     assert not list(record_of(world.home, world.model, "3").parent.glob("announced-*"))
 
 
-def test_a_damaged_model_is_not_promoted(world: World) -> None:
-    crashed(world.candidate.register, MlflowClient, "create_model_version")
-    entry = world.client.get_model_version(world.model, "3")
+def damage(world: World, number: str) -> None:
+    entry = world.client.get_model_version(world.model, number)
     location = world.client.get_logged_model(entry.source.removeprefix("models:/")).artifact_location
     program = Path(location.removeprefix("file://")) / "data" / "model.pt2"
     content = bytearray(program.read_bytes())
     content[len(content) // 2] ^= 1
     program.write_bytes(content)
+
+
+def test_a_damaged_version_without_an_alias_is_registered_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Scenario: a power cut after the version was created, before its files were on the disk."""
+    crashed(world.candidate.register, MlflowClient, "create_model_version")
+    damage(world, "3")
+    release = world.candidate.register()
+    assert (release.version, release.alias) == ("4", "champion")
+    assert world.versions() == [4]
+    assert world.aliases() == ("4", "2", None)
+    assert "The version is deleted, and the model registered again" in caplog.text
+
+
+def test_a_damaged_version_with_an_alias_is_not_promoted(world: World) -> None:
+    crashed(world.candidate.register, MlflowClient, "create_model_version")
+    damage(world, "3")
+    world.client.set_registered_model_alias(world.model, "approved", "3")
     with pytest.raises(Exception, match="its digest differs"):
         world.candidate.register()
     assert world.aliases() == ("2", "1", None)

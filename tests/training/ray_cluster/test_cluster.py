@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ray_hooks import needs_hook
 
 from training.errors import SettingError, TransientError
-from training.ray_cluster import cluster, patches
+from training.ray_cluster import cluster
 from training.ray_cluster.cluster import HeadLostError, HeadWatch, check_answers
 
 
@@ -53,11 +54,6 @@ def test_a_head_that_answers_no_more_is_lost_and_one_that_comes_back_is_not(
             time.sleep(0.01)
         with pytest.raises(HeadLostError, match=f"127.0.0.1:{port} has not answered"):
             head.check()
-
-
-def needs_hook(hook: str, without: str) -> pytest.MarkDecorator:
-    """Skip a test of what only a hook of docs/ray-hooks.md offers; `without` says what happens without that hook."""
-    return pytest.mark.skipif(not patches.active(), reason=f"without the hook {hook}, {without}")
 
 
 @needs_hook("started_processes", "Ray is in the process group of the command")

@@ -1,5 +1,6 @@
 """A file under its final name is complete, or does not exist."""
 
+import errno
 import hashlib
 import io
 import json
@@ -25,6 +26,7 @@ from training.storage.files import (
     copy_checked,
     digest_file,
     digest_json,
+    remove_folder,
     sweep,
     write_text,
 )
@@ -148,6 +150,23 @@ def test_a_large_file_is_synced_while_it_is_written(tmp_path: Path, monkeypatch:
     assert path.read_bytes() == b"0123456789abcdefg"
     assert digested.sha256.hexdigest() == hashlib.sha256(b"0123456789abcdefg").hexdigest()
     assert (digested.bytes, written, synced) == (17, [4, 4, 2, 4, 3], [8, 17])
+
+
+def test_files_that_can_not_be_deleted_are_an_error_if_strict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root, a test can make no file that it can't delete."""
+
+    def refuse(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(files.shutil, "rmtree", refuse)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(PermissionError, match="Permission denied"):
+        remove_folder(tmp_path / "a", strict=True)
+    remove_folder(tmp_path / "b")
 
 
 def test_home_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

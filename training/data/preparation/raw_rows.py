@@ -49,6 +49,8 @@ def raw_table(raw: str) -> pa.Table:
 def _readable(raw: str) -> Iterator[None]:
     try:
         yield
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an I/O error of the machine, not a damaged file

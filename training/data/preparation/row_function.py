@@ -116,6 +116,8 @@ def _table(function: RowFunction, rows: pa.Table, first: str) -> pa.Table:
         raise _error(function, first, f"returned {type(made).__name__}, and must return a pandas DataFrame.")
     try:
         return pa.Table.from_pandas(made, preserve_index=False)
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise _error(function, first, f"returned columns that a table can't have: {error}.") from error
 

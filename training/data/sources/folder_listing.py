@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from training.data.sources.plain_files import NotPlainError, check_link, read_plain
 from training.data.sources.splits import NAMES, NEEDED, TEST, VALIDATION, in_order, split_named
+from training.data.sources.unchanged import gone_named
 from training.errors import DataError
 from training.storage.files import canonical_json
 
@@ -35,6 +36,7 @@ class ImageFile(NamedTuple):
     path: str
 
 
+@gone_named()
 def list_images(root: Path, classes: tuple[str, ...]) -> tuple[list[ImageFile], tuple[str, ...]]:
     """All images under `root` in an order that depends only on content, and the class names.
 

@@ -19,6 +19,7 @@ from training.data.sources.folder_listing import (
 from training.data.sources.plain_files import NotPlainError, check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
 from training.data.sources.target_numbers import check_kind, target_texts
+from training.data.sources.unchanged import gone_named
 from training.data.sources.wording import counted
 from training.data.tables.encoding import nearest
 from training.data.tables.reading import CSV, PARQUET, blocks, column_types, is_csv
@@ -37,6 +38,7 @@ class _Entry(NamedTuple):
     where: str
 
 
+@gone_named()
 def list_with_targets(root: Path, table: str, target: str) -> list[ImageFile]:
     """All images under `root`, each with its number from column `target` of the table as text in `label`.
 

@@ -27,6 +27,7 @@ from training.data.sources.parquet_pixels import Cell, CellError, cells, describ
 from training.data.sources.places import given_path, listing_folder
 from training.data.sources.rows import Numbers, RawImage, checked_rows, raw_batch
 from training.data.sources.splits import in_order, is_divided
+from training.data.sources.unchanged import gone_named
 from training.errors import DataError
 from training.records import Record, SourceFiles
 from training.storage.files import atomic_file, digest_file, digest_json
@@ -58,9 +59,10 @@ class ParquetImages:
         """Hash the files and check schema and labels; an index of rows is written to `folder`, no file is copied."""
         root = given_path(self.path, "a Parquet source")
         # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
-        hashed_files = sorted(
-            (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
-        )
+        with gone_named():
+            hashed_files = sorted(
+                (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
+            )
         files = [file for *_, file in hashed_files]
         names, per_file = class_names(files, self.label, self.classes)
         index = [
@@ -232,6 +234,8 @@ def _from_group(
             start = stop
             if start > rows[-1]:
                 return
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an I/O error of the machine, not a damaged file

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from training.data.sources.unchanged import gone_named
 from training.errors import DataError
 
 _READ_BYTES = 64 << 20
@@ -20,6 +21,8 @@ def readable(file: Path) -> Iterator[None]:
     """Turn an error of Arrow in the block into a :class:`DataError` that names `file`."""
     try:
         yield
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -34,10 +37,10 @@ def readable(file: Path) -> Iterator[None]:
 def open_parquet(file: Path, **options: Any) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; `options` are those of `pyarrow.parquet.ParquetFile`.
 
-    Raises :class:`DataError` that names `file` for a file that is not Parquet or is damaged, also if Arrow finds the
-    damage in the block, and for a column that :func:`check_types` refuses.
+    Raises :class:`DataError` that names `file` for a file that is gone, is not Parquet or is damaged, also if Arrow
+    finds the damage in the block, and for a column that :func:`check_types` refuses.
     """
-    with readable(file), pq.ParquetFile(file, **options) as parquet:
+    with gone_named(file), readable(file), pq.ParquetFile(file, **options) as parquet:
         check_types(file, parquet.schema_arrow)
         yield parquet
 

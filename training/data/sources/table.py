@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,13 +11,14 @@ from training.code_closure import code_digests
 from training.data.sources.parquet_index import find_files
 from training.data.sources.places import given_path
 from training.data.sources.plain_files import check_plain
+from training.data.sources.unchanged import check_still, gone_named, known_file
 from training.data.tables.ingest import Options, check_divided, ingest
 from training.data.tables.reading import CSV, PARQUET, is_csv
 from training.data.tables.typed_copy import find_copy, forget_old_copies, read_copy, read_notes, splits_of
 from training.data.tables.values import TYPES
 from training.errors import DataError, SettingError
 from training.records import ColumnKind, SourceFiles
-from training.storage.files import digest_file, digest_json
+from training.storage.files import digest_json
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,10 @@ class Table:
     def fetch(self, folder: Path) -> SourceFiles:
         """Read and check all rows; their typed copy is written to `folder`, or used again if it is there."""
         root = given_path(self.path, "a table")
-        files = sorted(
-            (split, digest_file(file), file.stat().st_size, file) for split, file in self._find(root)
-        )
+        with gone_named():
+            found = self._find(root)
+            known = {file: known_file(file) for _, file in found}
+        files = sorted((split, known[file].digest, known[file].size, file) for split, file in found)
         # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
         options = Options(**{name: value for name, value in vars(self).items() if name != "path"})
         digest = digest_json({"options": self._chosen(), "files": [list(entry[:3]) for entry in files]})
@@ -98,9 +101,9 @@ class Table:
         copy_folder = folder / "tables" / digest_json(about)[:16]
         notes = find_copy(copy_folder)
         if notes is None:
-            ingest([(split, file) for split, _, _, file in files], options, copy_folder)
+            sorted_files = [(split, file) for split, *_, file in files]
+            ingest(sorted_files, options, copy_folder, partial(check_still, known))
             notes = read_notes(copy_folder)
-            _check_unchanged(files)
         check_divided(str(root), notes.rows)
         forget_old_copies(copy_folder)
         return SourceFiles(
@@ -146,9 +149,3 @@ class Table:
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Raw rows: columns `feature.<name>`, `label` (null if missing), `split`, `where`, and maybe `group`."""
         return read_copy(Path(files.root), split, rows)
-
-
-def _check_unchanged(files: Sequence[tuple[str, str, int, Path]]) -> None:
-    for _, digest, size, file in files:
-        if file.stat().st_size != size or digest_file(file) != digest:
-            raise DataError(f"{file}: changed while it was read. Run the command again.")

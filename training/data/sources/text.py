@@ -1,7 +1,8 @@
 """The source of text, with a class or a number to predict for each or without, and its model's tokenizer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from training.code_closure import code_digests
 from training.data.sources.parquet_index import files_with, find_files
 from training.data.sources.places import given_path
 from training.data.sources.plain_files import check_plain
+from training.data.sources.unchanged import check_still, gone_named, known_file
 from training.data.tables.encoding import nearest
 from training.data.tables.ingest import Options, check_divided, ingest
 from training.data.tables.reading import CSV, PARQUET, TSV, column_types
@@ -29,7 +31,7 @@ from training.data.text.tokenizers import check_installed, digest_of
 from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import DataError, SettingError
 from training.records import SourceFiles
-from training.storage.files import atomic_file, digest_file, digest_json
+from training.storage.files import atomic_file, digest_json
 from training.storage.given_paths import expanded
 
 _TABLES = (*CSV, *TSV, *PARQUET)
@@ -89,11 +91,13 @@ class Text:
         check_installed()
         root = given_path(self.path, "text")
         tokenizer = None if self.tokenizer is None else find_tokenizer(self.tokenizer)
-        tables = self._tables(root)
-        find = find_text_files if self.target is None else find_class_files
-        classes = [] if tables else find(root)
-        read = [class_file.path for class_file in classes] or [file for _, file in tables]
-        known = {file: (digest_file(file), file.stat().st_size) for file in read}
+        with gone_named():
+            tables = self._tables(root)
+            find = find_text_files if self.target is None else find_class_files
+            classes = [] if tables else find(root)
+            read = [class_file.path for class_file in classes] or [file for _, file in tables]
+            states = {file: known_file(file) for file in read}
+        known = {file: (state.digest, state.size) for file, state in states.items()}
         # Sorted by content, so that file names don't matter.
         classes.sort(
             key=lambda class_file: (class_file.split, class_file.label or "", known[class_file.path])
@@ -112,9 +116,8 @@ class Text:
         )
         notes = find_copy(copy_folder)
         if notes is None:
-            self._write(tables, classes, copy_folder)
+            self._write(tables, classes, copy_folder, partial(check_still, states))
             notes = read_notes(copy_folder)
-            _check_unchanged(known)
         check_divided(str(root), notes.rows)
         forget_old_copies(copy_folder)
         return SourceFiles(
@@ -148,9 +151,15 @@ class Text:
             )
         return files
 
-    def _write(self, tables: list[tuple[str, Path]], classes: list[ClassFile], copy_folder: Path) -> None:
+    def _write(
+        self,
+        tables: list[tuple[str, Path]],
+        classes: list[ClassFile],
+        copy_folder: Path,
+        check: Callable[[], None],
+    ) -> None:
         if self.target is None:
-            self._write_texts(tables, classes, copy_folder)
+            self._write_texts(tables, classes, copy_folder, check)
             return
         if tables:
             names: dict[str, None] = {}
@@ -158,7 +167,7 @@ class Text:
                 self._check_column(file, self.text, "text")
                 names |= dict.fromkeys(self._check_column(file, self.target, "target"))
             drop = tuple(name for name in names if name not in (self.text, self.target))
-            ingest(tables, Options(self.target, drop, {self.text: "category"}), copy_folder)
+            ingest(tables, Options(self.target, drop, {self.text: "category"}), copy_folder, check)
             return
         notes = Notes(
             files=tuple(str(class_file.path) for class_file in classes),
@@ -168,9 +177,15 @@ class Text:
             rows={},
             sha256={},
         )
-        write_copy(copy_folder, notes, class_batches(classes, self.encoding, self.text))
+        write_copy(copy_folder, notes, class_batches(classes, self.encoding, self.text), check)
 
-    def _write_texts(self, tables: list[tuple[str, Path]], files: list[ClassFile], copy_folder: Path) -> None:
+    def _write_texts(
+        self,
+        tables: list[tuple[str, Path]],
+        files: list[ClassFile],
+        copy_folder: Path,
+        check: Callable[[], None],
+    ) -> None:
         """Write the typed copy of texts without a target."""
         for _, file in tables:
             self._check_column(file, self.text, "text")
@@ -185,7 +200,7 @@ class Text:
         batches = (
             column_batches(tables, self.text) if tables else class_batches(files, self.encoding, self.text)
         )
-        write_copy(copy_folder, notes, batches)
+        write_copy(copy_folder, notes, batches, check)
 
     def _check_column(self, file: Path, name: str, option: str) -> list[str]:
         """The columns of a table. Raises :class:`DataError` if `name`, given as `option`, is not among them."""
@@ -216,9 +231,3 @@ def _keep(tokenizer: str, folder: Path) -> Path:
         with atomic_file(file) as aside:
             aside.write_text(tokenizer, encoding="utf-8")
     return file
-
-
-def _check_unchanged(known: dict[Path, tuple[str, int]]) -> None:
-    for file, (digest, size) in known.items():
-        if file.stat().st_size != size or digest_file(file) != digest:
-            raise DataError(f"{file}: changed while it was read. Run the command again.")

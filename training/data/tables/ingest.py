@@ -6,7 +6,7 @@ of rows, and with `time` 8 bytes for each row.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,10 +58,16 @@ class _Plan:
     first_test_time: float | None = None
 
 
-def ingest(files: Sequence[tuple[str, Path]], options: Options, folder: Path) -> Notes:
+def ingest(
+    files: Sequence[tuple[str, Path]],
+    options: Options,
+    folder: Path,
+    check: Callable[[], None] = lambda: None,
+) -> Notes:
     """Read the files, each given with its split or "", and write their typed copy to `folder`.
 
-    Raises :class:`DataError`, which names the file, column or row, for data that a table can't have.
+    `check` is called when all rows are written; if `check` raises an error, no copy is kept. Raises
+    :class:`DataError`, which names the file, column or row, for data that a table can't have.
     """
     types = {file: column_types(file) for _, file in files}
     names = _agreed_names(types, options)
@@ -87,7 +93,7 @@ def ingest(files: Sequence[tuple[str, Path]], options: Options, folder: Path) ->
         rows={},
         sha256={},
     )
-    write_copy(folder, notes, _converted(plan))
+    write_copy(folder, notes, _converted(plan), check)
     return notes
 
 

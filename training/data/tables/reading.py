@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from training.data.sources.parquet_files import open_parquet
+from training.data.sources.unchanged import gone_named
+from training.data.tables.quotes import check_closed, quotes_remedy
 from training.data.tables.values import MISSING, plain
 from training.errors import DataError
 
@@ -26,6 +28,7 @@ _BLOCK_BYTES = 16 << 20  # of CSV text; a row must fit
 _BLOCK_ROWS = 65_536
 _PARQUET_BYTES = 256 << 20  # of a block of Parquet rows, about
 _HEAD = 1 << 16
+_COMMA = "a value that holds a comma needs quotes around it"
 
 
 class Block(NamedTuple):
@@ -51,7 +54,8 @@ def column_types(file: Path) -> dict[str, pa.DataType]:
     with equal names.
     """
     if is_csv(file):
-        names = [name.strip() for name in _header(file)]
+        with gone_named(file):
+            names = [name.strip() for name in _header(file)]
         types = dict.fromkeys(names, pa.string())
     else:
         with open_parquet(file) as parquet:
@@ -67,14 +71,15 @@ def column_types(file: Path) -> dict[str, pa.DataType]:
 def blocks(file: Path, columns: Sequence[str]) -> Iterator[Block]:
     """The rows of a file in order, with the columns `columns`, in blocks of bounded size.
 
-    Raises :class:`DataError` for a file that is damaged or not UTF-8, a row with too many or too few values, and a
-    file without rows.
+    Raises :class:`DataError` for a file that is damaged or not UTF-8, a row with too many or too few values, a quote
+    that is not closed, and a file without rows.
     """
     first = 1
-    for batch in _csv_batches(file, columns) if is_csv(file) else _parquet_batches(file, columns):
-        if batch.num_rows:
-            yield Block(batch, first)
-        first += batch.num_rows
+    with gone_named(file):
+        for batch in _csv_batches(file, columns) if is_csv(file) else _parquet_batches(file, columns):
+            if batch.num_rows:
+                yield Block(batch, first)
+            first += batch.num_rows
     if first == 1:
         raise DataError(f"{file}: has no rows.")
 
@@ -96,6 +101,8 @@ def _parquet_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBa
 def _csv_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     header = _header(file)
     by_name = {name.strip(): name for name in header}
+    wanted = [by_name[name] for name in columns]
+    last = _Last(header[-1], is_wanted=header[-1] in wanted, has_quotes=not _is_tsv(file))
     ragged: list[pa.csv.InvalidRow] = []
 
     def refuse(row: pa.csv.InvalidRow) -> str:
@@ -112,18 +119,41 @@ def _csv_batches(file: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
             if _is_tsv(file)
             else pa.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
             convert_options=pa.csv.ConvertOptions(
-                column_types=dict.fromkeys(header, pa.string()),
-                include_columns=[by_name[name] for name in columns],
+                column_types=dict.fromkeys(header, pa.string()) | last.types,
+                include_columns=[*wanted, *last.types],
                 strings_can_be_null=False,
             ),
         )
         for batch in reader:
-            texts = [plain(batch[by_name[name]]) for name in columns]
+            last.add(batch)
+            texts = [plain(batch[name]) for name in wanted]
             kept = [
                 pc.if_else(pc.is_in(text, value_set=missing), pa.scalar(None, pa.string()), text)
                 for text in texts
             ]
             yield pa.RecordBatch.from_arrays(kept, names=list(columns))
+        last.check(file)
+
+
+class _Last:
+    """The last value of a CSV file's last column, in which a quote that is not closed hides all later rows."""
+
+    def __init__(self, column: str, is_wanted: bool, has_quotes: bool) -> None:
+        self._column, self._has_quotes = column, has_quotes
+        # A column that is not wanted is read as bytes, which need not be UTF-8.
+        self.types = {column: pa.binary()} if has_quotes and not is_wanted else {}
+        self._rows, self._value = 0, b""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Note the last value of a batch."""
+        self._rows += batch.num_rows
+        if batch.num_rows and self._has_quotes:
+            self._value = batch[self._column][-1:].cast(pa.binary())[0].as_py()
+
+    def check(self, file: Path) -> None:
+        """Raise :class:`DataError` if no quote closes the value; all batches were added."""
+        if self._has_quotes:
+            check_closed(file, self._rows, self._column.strip(), self._value)
 
 
 def _tabs(refuse: Callable[["pa.csv.InvalidRow"], str]) -> "pa.csv.ParseOptions":
@@ -137,7 +167,7 @@ def _errors_of(file: Path, ragged: "list[pa.csv.InvalidRow]") -> Iterator[None]:
     except pa.ArrowInvalid as error:
         if ragged:
             row = ragged[0]
-            hint = "" if _is_tsv(file) else "; a value that holds a comma needs quotes around it"
+            hint = "" if _is_tsv(file) else f"; {quotes_remedy(row.text, _COMMA)}"
             raise DataError(
                 f"{file} row {row.number - 1}: has {row.actual_columns} values, and the header has "
                 f"{row.expected_columns} names. Correct it{hint}."

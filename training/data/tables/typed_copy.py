@@ -8,7 +8,7 @@ and its row number there, and the digest of its `group` if the source has groups
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -49,12 +49,18 @@ class Notes(Record):
     sha256: dict[str, str]
 
 
-def write_copy(folder: Path, notes: Notes, batches: Iterable[tuple[str, pa.RecordBatch]]) -> None:
+def write_copy(
+    folder: Path,
+    notes: Notes,
+    batches: Iterable[tuple[str, pa.RecordBatch]],
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Write the copy to `folder`, atomically, from (split, rows) pairs.
 
-    Many small batches, as of a folder with a text in each file, share a row group.
+    Many small batches, as of a folder with a text in each file, share a row group. `check` is called when all rows are
+    written; if `check` raises an error, no copy is kept.
     """
-    with atomic_folder(folder) as aside:
+    with atomic_folder(folder, before_rename=check) as aside:
         writers: dict[str, _CopyWriter] = {}
         try:
             for split, batch in batches:
@@ -162,6 +168,8 @@ def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Reco
             for start in range(0, len(chosen), at_once):
                 table = _taken(parquet, chosen[start : start + at_once])
                 yield from _raw(table, notes, split)
+    except MemoryError:  # Arrow's own is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError) as error:
         if (
             isinstance(error, OSError)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from training.data.sources.folder_listing import visible
 from training.data.sources.plain_files import check_link, check_plain
 from training.data.sources.splits import NAMES, NEEDED, is_divided, split_named
+from training.data.sources.unchanged import gone_named
 from training.data.tables.values import FEATURE
 from training.errors import DataError
 
@@ -141,7 +142,9 @@ def _labels(label: str | None, rows: int) -> pa.Array:
 
 def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
     if file.whole:
-        yield decoded(file.path.read_bytes(), encoding, f"{file.path}")
+        with gone_named():
+            content = file.path.read_bytes()
+        yield decoded(content, encoding, f"{file.path}")
         return
     if "\n".encode(encoding).removeprefix(codecs.BOM_UTF8) != b"\n":
         raise DataError(
@@ -155,7 +158,7 @@ def _texts(file: ClassFile, encoding: str) -> Iterator[str | None]:
 def lines_of(file: Path) -> Iterator[bytes]:
     """The lines of a file, without the bytes that end them, read one at a time; an empty file has one empty line."""
     line = None
-    with file.open("rb") as stream:
+    with gone_named(), file.open("rb") as stream:
         # Not str.splitlines, which also splits at characters that may be part of a text, such as U+2028.
         for line in stream:
             yield line.removesuffix(b"\n")
