@@ -27,7 +27,7 @@ from training.errors import DataError, SettingError
 from training.ray_cluster.cluster import ray_cluster
 from training.records import Record
 from training.settings.schema import RaySettings, Settings
-from training.storage.given_paths import resolved
+from training.storage.given_paths import named, resolved
 from training.storage.paths import Home
 
 log = logging.getLogger("evergreen.predict")
@@ -79,8 +79,8 @@ def predict(
     for name, given in (("input", source), ("output", output)):
         if not given:
             raise SettingError(f"{name}: the path is empty")
-    source_path, target = resolved(source, "input"), resolved(output, "output")
-    check_places(source_path, target, overwrite)
+    source_path, target = named(source, "input"), resolved(output, "output")
+    check_places(resolved(source, "input"), target, overwrite)
     client = connect(tracking_uri, Home(Path(home)))
     if tracking_uri is None:
         check_not_moved(Home(Path(home)))

@@ -328,7 +328,7 @@ IMPORTED_FROM_OUTSIDE = {
     "recipe_errors": {"named_as"},
     "recipe_metrics": {"RecipeMetrics"},
     "seams": {"PROBLEMS", "TrainerName", "install_command", "trainer_part"},
-    "storage.given_paths": {"expanded", "resolved"},
+    "storage.given_paths": {"expanded", "named"},
     "storage.files": {
         "atomic_file",
         "atomic_folder",

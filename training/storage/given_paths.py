@@ -44,3 +44,13 @@ def resolved(given: str | Path, what: str) -> Path:
     if len(longest.encode()) > _LONGEST:
         raise SettingError(f"{what}: the name {longest} has more than {_LONGEST} bytes. Give another path.")
     return real_path
+
+
+def named(given: str | Path, what: str) -> Path:
+    """As :func:`resolved`, but a link to a file keeps its own name, whose suffix says the format.
+
+    Data version control and caches of models store files under digests, to which links with the files' names lead.
+    """
+    path = resolved(given, what)
+    link = expanded(given, what)
+    return link.parent.resolve() / link.name if path.is_file() and link.is_symlink() else path

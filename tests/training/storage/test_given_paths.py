@@ -15,7 +15,7 @@ from training.data.text.tokenizers_found import find_tokenizer
 from training.errors import SettingError
 from training.ray_cluster.node_caches import cache_folder
 from training.settings.schema import Settings
-from training.storage.given_paths import expanded, resolved
+from training.storage.given_paths import expanded, named, resolved
 from training.storage.paths import Home
 from training.trainers.torch.settings import TrainingSettings
 
@@ -75,3 +75,17 @@ def test_a_tilde_is_replaced_and_a_relative_path_stays_relative(
     assert expanded("~/data", "input") == tmp_path / "data"
     assert expanded("data", "input") == Path("data")
     assert resolved("data", "input") == tmp_path / "data"
+
+
+def test_a_link_to_a_file_keeps_its_name(tmp_path: Path) -> None:
+    """As links into a cache, in which files have digests as names."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "3fa9").write_text("a,y\n" + "1,2\n3,4\n" * 20)
+    link, folder = tmp_path / "rows.csv", tmp_path / "folder"
+    link.symlink_to(cache / "3fa9")
+    folder.symlink_to(cache)
+    assert named(link, "input") == link
+    assert named(folder, "input") == cache
+    assert named(cache / ".." / "cache" / "3fa9", "input") == cache / "3fa9"
+    assert Table(link, "y").fetch(tmp_path / "copies").root

@@ -27,7 +27,7 @@ from training.data.sources.parquet_pixels import Cell, CellError, cells, describ
 from training.data.sources.places import given_path, listing_folder
 from training.data.sources.rows import Numbers, RawImage, checked_rows, raw_batch
 from training.data.sources.splits import in_order, is_divided
-from training.data.sources.unchanged import gone_named
+from training.data.sources.unchanged import gone_named, warn_of_copies
 from training.errors import DataError
 from training.records import Record, SourceFiles
 from training.storage.files import atomic_file, digest_file, digest_json
@@ -63,6 +63,7 @@ class ParquetImages:
             hashed_files = sorted(
                 (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
             )
+        warn_of_copies(hashed_files)
         files = [file for *_, file in hashed_files]
         names, per_file = class_names(files, self.label, self.classes)
         index = [

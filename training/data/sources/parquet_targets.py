@@ -8,7 +8,7 @@ from training.data.sources.parquet_files import open_parquet
 from training.data.sources.parquet_index import SPLIT_COLUMN, IndexedRow, find_files, splits_of
 from training.data.sources.places import given_path, listing_folder
 from training.data.sources.target_numbers import check_kind, target_texts
-from training.data.sources.unchanged import gone_named
+from training.data.sources.unchanged import gone_named, warn_of_copies
 from training.data.tables.encoding import nearest
 from training.errors import DataError
 from training.records import SourceFiles
@@ -28,6 +28,7 @@ class ParquetTargets(ParquetImages):
             hashed_files = sorted(
                 (split, digest_file(file), file.stat().st_size, file) for split, file in find_files(root)
             )
+        warn_of_copies(hashed_files)
         files = [file for *_, file in hashed_files]
         index = [
             row

@@ -9,7 +9,7 @@ from pydantic import RootModel
 from training.data.sources import Source
 from training.errors import DataError, SettingError
 from training.storage.files import digest_json
-from training.storage.given_paths import expanded, resolved
+from training.storage.given_paths import expanded, named
 from training.storage.record_files import read_record, write_record
 
 _CHECKSUMS = "checksums.json"
@@ -31,7 +31,7 @@ def given_path(path: str | Path | None, what: str, origin: str = "recipe") -> Pa
         raise SettingError(
             f"data.path: {what} has no download; set data.path to where it lies on this machine."
         )
-    absolute_path = resolved(path, origin)
+    absolute_path = named(path, origin)
     if not absolute_path.exists():
         raise SettingError(
             f"{origin}: the path of {what}, {absolute_path}, does not exist. "

@@ -11,7 +11,7 @@ from training.code_closure import code_digests
 from training.data.sources.parquet_index import find_files
 from training.data.sources.places import given_path
 from training.data.sources.plain_files import check_plain
-from training.data.sources.unchanged import check_still, gone_named, known_file
+from training.data.sources.unchanged import check_still, gone_named, known_file, warn_of_copies
 from training.data.tables.ingest import Options, check_divided, ingest
 from training.data.tables.reading import CSV, PARQUET, is_csv
 from training.data.tables.typed_copy import find_copy, forget_old_copies, read_copy, read_notes, splits_of
@@ -94,6 +94,7 @@ class Table:
             found = self._find(root)
             known = {file: known_file(file) for _, file in found}
         files = sorted((split, known[file].digest, known[file].size, file) for split, file in found)
+        warn_of_copies(files)
         # Sorted by content, so that file names don't matter; the order of two equal files makes no difference.
         options = Options(**{name: value for name, value in vars(self).items() if name != "path"})
         digest = digest_json({"options": self._chosen(), "files": [list(entry[:3]) for entry in files]})

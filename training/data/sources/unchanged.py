@@ -1,12 +1,16 @@
 """The files of a source while a command reads them: a file that changes or is removed meanwhile is refused."""
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from training.errors import DataError
 from training.storage.files import digest_file
+
+log = logging.getLogger("evergreen.sources")
 
 
 class KnownFile(NamedTuple):
@@ -33,6 +37,21 @@ def gone_named(file: Path | None = None) -> Iterator[None]:
             f"{error.filename or file}: gone while it was read. Run the command again, when nothing writes to the "
             "source."
         ) from error
+
+
+def warn_of_copies(files: Sequence[tuple[str, str, int, Path]]) -> None:
+    """Log a warning if files of a split have the same bytes, as a file and a link to the file: their rows count twice.
+
+    `files` are sorted tuples of split, digest, size and path.
+    """
+    copies = [(one[-1], other[-1]) for one, other in pairwise(files) if one[:2] == other[:2]]
+    if copies:
+        log.warning(
+            "%d files have the same bytes as another file of their split, such as %s and %s: their rows count twice. "
+            "Keep one of them.",
+            len(copies),
+            *copies[0],
+        )
 
 
 def known_file(file: Path) -> KnownFile:

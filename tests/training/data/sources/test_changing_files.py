@@ -183,3 +183,16 @@ def test_a_text_that_vanishes_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     remove_after(monkeypatch, text, name, file)
     with pytest.raises(DataError, match=rf"{file}: {GONE}"):
         text.Text(file, target=None).fetch(tmp_path / "home")
+
+
+def test_a_file_and_a_link_to_the_file_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "1.csv").write_text(ROWS)
+    (folder / "2.csv").write_text(OTHER)
+    source = Table(folder, "y", types={"a": "number"})
+    source.fetch(tmp_path / "copies")
+    assert "same bytes" not in caplog.text
+    (folder / "latest.csv").symlink_to("1.csv")
+    source.fetch(tmp_path / "copies")
+    assert f"such as {folder / '1.csv'} and {folder / 'latest.csv'}: their rows count twice" in caplog.text
