@@ -72,15 +72,12 @@ class TelemetryLog:
     epochs: int
     words: RunWords = field(default_factory=RunWords)
     interval_s: float = 5.0
-    since: float = field(default_factory=time.time)
     _last: float = 0.0
     _first: Point | None = None
     _newest: int = 0
 
     def __call__(self, point: Point) -> None:
-        """Receive a point; skip points from before `since` (seconds since 1970), which an earlier process showed."""
-        if point.at < self.since:
-            return
+        """Receive a new point."""
         if "train/loss" not in point.values:
             log.info(
                 "%s %d/%d  validation loss %s  %s %s",
@@ -108,7 +105,6 @@ class Bar:
 
     epochs: int
     words: RunWords = field(default_factory=RunWords)
-    since: float = field(default_factory=time.time)
     _progress: Any = None
     _task: Any = None
     _state: dict[str, str] = field(default_factory=lambda: {"loss": "-", "metric": "-"})
@@ -131,8 +127,8 @@ class Bar:
         self._progress = None
 
     def __call__(self, point: Point) -> None:
-        """Receive a point; skip points from before `since`, which would distort the speed and the time left."""
-        if self._progress is None or point.at < self.since:
+        """Receive a new point."""
+        if self._progress is None:
             return
         if "train/loss" in point.values:
             self._state["loss"] = _number(point.values["train/loss"], 3)

@@ -61,8 +61,12 @@ class Publisher:
     def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
         """Publish in the background while the block runs; remaining points are sent when the block ends.
 
+        `listeners` get each new point; an earlier process has shown those that the file has now.
+
         Raises :class:`OutageError` when MLflow does not accept the remaining points within `outage_s` seconds.
         """
+        with suppress(OSError):  # the thread reads the file again
+            self._read_on()
         self._listeners = listeners
         self._monitors = self.with_system_metrics
         # The thread runs in a copy of this context, so that Prefect assigns listeners' log records to this task run.

@@ -3,8 +3,10 @@
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from tasks.verify.evidence import Evidence
 from tasks.verify.prefect_runs import _is_alive
@@ -13,15 +15,18 @@ from training.storage.run_lock import run_lock
 
 
 @pytest.mark.parametrize(
-    "parameters",
+    ("parameters", "tags"),
     [
-        {"recipe": "leaves.v2"},
-        {"recipe": "recipes/leaves.v2.py"},
-        {"plan": {"recipe": {"name": "leaves.v2"}}, "recipe": "recipes/other.py"},
+        ({"recipe": "leaves.v2"}, []),
+        ({"recipe": "recipes/leaves.v2.py"}, ["evergreen"]),
+        ({"plan": {"recipe": {"name": "leaves.v2"}}, "recipe": "recipes/other.py"}, []),
+        ({"recipe": "recipes/other.py"}, ["recipe:leaves.v2"]),
     ],
 )
-def test_a_flow_run_is_alive_while_its_recipe_is_locked(tmp_path: Path, parameters: dict[str, Any]) -> None:
+def test_a_flow_run_is_alive_while_its_recipe_is_locked(
+    tmp_path: Path, parameters: dict[str, Any], tags: list[str]
+) -> None:
     run = cast(Evidence, SimpleNamespace(home=Home(tmp_path)))
-    flow_run: Any = SimpleNamespace(parameters=parameters, infrastructure_pid=None)
+    flow_run = FlowRun(flow_id=uuid4(), parameters=parameters, tags=tags)
     with run_lock(run.home, "leaves.v2"):
         assert _is_alive(run, flow_run) is True

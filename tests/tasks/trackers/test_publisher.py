@@ -1,6 +1,8 @@
 """The publisher of metric points, with a store of MLflow."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from mlflow import MlflowClient
 
 from tasks.trackers.empty_stores import MLFLOW, copy_empty
 from tasks.trackers.publisher import Publisher
+from training.attempts import metrics
 from training.attempts.metrics import MetricsFile
 
 
@@ -49,3 +52,21 @@ def test_a_point_that_is_computed_again_during_an_outage_is_in_mlflow_once(
         "loss": [(1, 1.0), (2, 0.5)],
         "accuracy": [(2, 0.75)],
     }
+
+
+def test_a_listener_gets_new_points_alone_whatever_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has points of an earlier process; the clock of the workers' machine may be behind."""
+    file = MetricsFile(tmp_path / "run" / "metrics.jsonl", total_steps=3)
+    file.path.parent.mkdir()
+    copy_empty(MLFLOW, tmp_path / "mlflow.db")
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run = client.create_run("0").info.run_id
+    file.append(1, 1, {"loss": 1.0})
+    shown: list[int] = []
+    monkeypatch.setattr(metrics, "time", SimpleNamespace(time=lambda: time.time() - 3600))
+    with Publisher(lambda: (client, run), file, outage_s=10).running(lambda point: shown.append(point.step)):
+        file.append(2, 1, {"loss": 0.5})
+    assert shown == [2]
+    assert {point.step for point in client.get_metric_history(run, "loss")} == {1, 2}
