@@ -5,13 +5,20 @@ Fails with SettingError when there is no version to return to, and with Resource
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tasks.inference.changed_rows import function_of
+from tasks.registry.aliases import version_tags
 from tasks.registry.lookup import check_can_return
 from tasks.registry.rollback import roll_back
 from tasks.step import step
 from tasks.trackers.embedded_store import check_not_moved
 from tasks.trackers.mlflow_run import connect
+from training.errors import EvergreenError
 from training.storage.paths import Home
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 log = logging.getLogger("evergreen.rollback")
 
@@ -31,6 +38,7 @@ def rollback(
         check_not_moved(home_paths)
     check_can_return(client, model, to)
     before, now = roll_back(client, home_paths, model, why, to)
+    _warn_without_function(client, home_paths, model, now)
     if before == now:
         log.info("%s: version %s is champion already", model, now)
     else:
@@ -38,3 +46,13 @@ def rollback(
             "%s: champion moved from version %s back to %s%s", model, before, now, f" ({why})" if why else ""
         )
     return before, now
+
+
+def _warn_without_function(client: "MlflowClient", home: Home, model: str, number: str) -> None:
+    """Log a warning if `evergreen predict` could not use the version here: without its recipe's `transform_rows`."""
+    try:
+        function_of(home, version_tags(client, model, number), f"model {model} version {number}")
+    except EvergreenError as error:
+        log.warning("%s", error)
+    except Exception as error:  # the rollback is done: a server that is away must not make it look failed
+        log.debug("the tags of version %s can't be read: %s", number, error)

@@ -18,6 +18,7 @@ from tasks.registry.aliases import CHAMPION, PREVIOUS, ROLLED_BACK_TAG, champion
 from tasks.registry.decisions import Decision, decisions_file, read_decisions, record_decision
 from tasks.registry.lock import registry_lock
 from tasks.registry.rollback_mark import ROLLBACK_TAG
+from tasks.registry.safe_loading import TRANSFORM_TAG
 from tasks.trackers.mlflow_run import connect
 from training.errors import DataError, SettingError
 from training.storage.paths import Home
@@ -56,6 +57,18 @@ def decisions(home):
     return [
         json.loads(line) for line in (home.root / "decisions" / f"{MODEL}.jsonl").read_text().splitlines()
     ]
+
+
+def test_a_version_that_this_home_can_not_predict_with_is_named(promoted, caplog):
+    """Scenario: `gc` removed the run's folder, and with it the recipe's function `transform_rows`."""
+    home, client = promoted
+    client.set_model_version_tag(MODEL, "1", TRANSFORM_TAG, "a" * 64)
+    try:
+        assert rollback(home) == ("2", "1")
+    finally:
+        client.delete_model_version_tag(MODEL, "1", TRANSFORM_TAG)
+    assert f"model {MODEL} version 1: its recipe's function transform_rows" in caplog.text
+    assert "has no copy of the recipe" in caplog.text
 
 
 def test_a_rollback_returns_to_the_previous_champion_and_back(promoted):
