@@ -119,14 +119,29 @@ def test_a_run_whose_late_report_fails_stays_unfinished_with_its_verdict(
     assert [finding for finding in verify(late, home) if finding.ok is False] == []
 
 
-@pytest.mark.extended
-def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:
-    """A reader of the model's file gets other bytes than were registered."""
-    source = killed.get_model_version("digits", "1").source
+def damage(client: Any, home: Home) -> None:
+    """Change a byte of the model of version 1."""
+    source = client.get_model_version("digits", "1").source
     (model,) = home.root.rglob(f"{source.rpartition('/')[2]}/**/model.pt2")
     content = bytearray(Path(model).read_bytes())
     content[len(content) // 2] ^= 0xFF
     Path(model).write_bytes(content)
+
+
+@pytest.mark.extended
+def test_a_damaged_version_without_a_verdict_is_registered_again_and_judged(killed: Any, home: Home) -> None:
+    damage(killed, home)
+    assert run(seed=1).version == "3"
+    verdicts = [killed.get_model_version("digits", number).tags[VERDICT_TAG] for number in ("2", "3")]
+    assert verdicts[0] == "promote"
+    assert [version.version for version in killed.search_model_versions("name='digits'")].count("1") == 0
+
+
+@pytest.mark.extended
+def test_a_version_that_can_t_be_judged_holds_no_later_run_up(killed: Any, home: Home) -> None:
+    """A person gave the damaged version an alias, so it is not deleted."""
+    damage(killed, home)
+    killed.set_registered_model_alias("digits", "approved", "1")
     release = run(seed=1)
     assert (release.version, release.alias) == ("2", "champion")
     tags = killed.get_model_version("digits", "1").tags

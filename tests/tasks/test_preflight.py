@@ -58,7 +58,7 @@ def test_a_damaged_champion_is_refused_before_training_and_can_be_given_up(
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"plain version 1.*delete the alias on the model's page"):
+    with pytest.raises(DataError, match=r"plain version 1.*delete the alias champion on the model's page"):
         run(recipe, validation_share=0.3)
     assert len(list(home.runs("plain").glob("*/attempts.jsonl"))) == 1
     client.delete_registered_model_alias("plain", "champion")
