@@ -188,7 +188,7 @@ def find_or_create(
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
     tags = tags_of_candidate(plan, trained)
     # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
-    if (number := delete_duplicates(lease, tags)) is not None and not _was_unusable(lease, number):
+    if (number := delete_duplicates(lease, tags)) is not None and not _deleted_if_damaged(lease, number):
         return number
     rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
     example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
@@ -198,8 +198,8 @@ def find_or_create(
     return create_version(lease, plan, version, trained, run_id, uri)
 
 
-def _was_unusable(lease: Lease, number: str) -> bool:
-    """Whether a version's files are missing or damaged, as after a power cut; such a version is deleted.
+def _deleted_if_damaged(lease: Lease, number: str) -> bool:
+    """Delete a version whose files are missing or damaged, as after a power cut; returns whether it was deleted.
 
     A version with an alias, or one that was rolled back, is left alone: what to do with it is for a person to decide.
     """

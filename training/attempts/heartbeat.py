@@ -119,9 +119,8 @@ class Heartbeat:
 
         def work() -> None:
             while not done.wait(self.interval_s):
-                with suppress(
-                    OSError
-                ):  # a disk that is full for a moment; the next heartbeat comes in a second
+                # A disk may be full for a moment: the next heartbeat comes in a second.
+                with suppress(OSError):
                     self.beat(step)
 
         thread = threading.Thread(target=work, name="evergreen-heartbeat", daemon=True)
