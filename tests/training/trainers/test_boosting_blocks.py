@@ -18,7 +18,7 @@ from training.data.sources.table import Table
 from training.records import DatasetVersion, ProblemName
 from training.storage.paths import Home
 from training.supervision.launch import launch
-from training.trainers.boosting import loop
+from training.trainers.boosting import loop, results
 from training.trainers.lightgbm.boosting import LightGBMRounds
 from training.trainers.rows import training_rows
 from training.trainers.xgboost.boosting import XGBoostRounds
@@ -177,3 +177,38 @@ def test_the_bytes_of_a_model_are_made_for_checkpoints_only(
     launch(boosted_job(home, tables["numbers"], trainer=trainer, checkpoint=settings))
     assert saved == [35]
     assert len(made) == 2  # the checkpoint at the end, and the finished model
+
+
+@pytest.mark.parametrize(
+    ("trainer", "training"), [("XGBoost", {}), ("LightGBM", {}), ("LightGBM", {"early_stopping_rounds": 3})]
+)
+def test_how_many_rounds_are_exchanged_together_changes_no_result(
+    home: Home,
+    tables: dict[str, DatasetVersion],
+    trainer: str,
+    training: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts, exchange = list[int](), results.Results.exchange
+
+    def counted(self: Any, request: int) -> results.Exchange:
+        done = exchange(self, request)
+        counts.append(len(done.results))
+        return done
+
+    monkeypatch.setattr(results.Results, "exchange", counted)
+    settings = {"every_s": 3600, "replay": False}
+    outcomes, together = [], []
+    for name, seconds in (("each", 0.0), ("many", 3600.0)):
+        monkeypatch.setattr(results, "_EXCHANGE_S", seconds)
+        job = boosted_job(
+            home, tables["numbers"], name=name, trainer=trainer, training=training, checkpoint=settings
+        )
+        outcomes.append(outcome(job, launch(job)))
+        together.append(list(counts))
+        counts.clear()
+    rounds = len(outcomes[0][2])
+    assert outcomes[0] == outcomes[1]
+    assert together[0] == [1] * rounds
+    # The first round tells how long a round takes, and early stopping decides after each round.
+    assert together[1] == ([1] * rounds if training else [1, rounds - 1])

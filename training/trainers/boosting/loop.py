@@ -24,11 +24,12 @@ from training.errors import StopRequestedError, TrainingError
 from training.records import EpochMetrics
 from training.trainers.accounting import Clock, metric_interval
 from training.trainers.boosting.replay import Replay
+from training.trainers.boosting.results import Results
 from training.trainers.boosting.rounds import Block, Boosting, Model, Round, block_end
 from training.trainers.early_stopping import early_end, last_epoch
 from training.trainers.finished_model import FinishedTraining, selected_epoch, write_model
 from training.trainers.long_work import LongWork
-from training.trainers.ranks import ControlConsensus, Ranks, device_name
+from training.trainers.ranks import Ranks, device_name
 from training.trainers.requests import SAVE, STOP, Requests
 
 log = logging.getLogger("evergreen.loop")
@@ -79,7 +80,7 @@ class Loop(Generic[Model]):
             self.metrics,
         )
         self.long_work = LongWork(self.ranks, self.heartbeat, settings.failure.collective_timeout_s)
-        self.agreement = ControlConsensus(self.ranks)
+        self.results = Results(self.ranks, self.boosting)
         self.requests = Requests(
             job.paths,
             settings.checkpoint.every_s,
@@ -130,42 +131,67 @@ class Loop(Generic[Model]):
     def _run_block(self, model: Model, start: int) -> None:
         """Run the block of rounds that begins at round `start`; save the model at its end if a checkpoint is due."""
         while self.done < block_end(start, self.total):  # `total` may become less in any round
-            result = self._run_round(model, self.done)
-            self.replay.watch(model, self.done, result, ended=self.done == self.total)
-            if self.done < block_end(start, self.total):
-                self._follow_requests(model, start)
-        if self.done < self.total:
-            self._follow_requests(model, self.done)
+            self._run_round(model, self.done)
+            end = block_end(start, self.total)
+            if self._needs_results(end):
+                request = self._record_rounds(model)
+                if self.done < self.total:
+                    self._follow(request, model, self.done if self.done == end else start)
         if self._is_due(self.done):
             self._save(model, self.done)
             self.replay.saved(self.done, block_end(self.done, self.total))
 
-    def _run_round(self, model: Model, number: int) -> Round:
+    def _run_round(self, model: Model, number: int) -> None:
         began = time.perf_counter()
         with self.clock.time("compute"):
             self.boosting.advance(model, number)
         with self.clock.time("validation"):
-            result = self.boosting.evaluate(model, number)
+            measures = self.boosting.measure(model, number)
         self.done = number + 1
         self.heartbeat.beat(self.done)
+        self.results.add(measures, time.perf_counter() - began)
+
+    def _needs_results(self, end: int) -> bool:
+        """Whether the workers exchange the results of the rounds now; `end` is the end of the block.
+
+        A checkpoint has the results of all rounds before it; early stopping and the replay check need those of each.
+        """
+        if (
+            self.results.are_due
+            or self.replay.is_repeating
+            or self.job.settings.training.patience is not None
+        ):
+            return True
+        return self.done == end and self._is_due(end)
+
+    def _record_rounds(self, model: Model) -> int:
+        """Exchange and record the results of the rounds since the last exchange; returns the request of all workers."""
+        with self.clock.time("validation"):
+            exchange = self.results.exchange(self.requests.read())
+        for result in exchange.results:
+            self._record(result, exchange.round_s)
+        self.replay.watch(model, self.done, exchange.results[-1], ended=self.done == self.total)
+        return exchange.request
+
+    def _record(self, result: Round, seconds: float) -> None:
+        number = len(self.history) + 1
         row = EpochMetrics(
-            epoch=self.done,
-            step=self.done,
+            epoch=number,
+            step=number,
             train_loss=result.train_loss,
             train_score=result.train_score,
             validation_loss=result.validation_loss,
             validation_score=result.validation_score,
             learning_rate=self.boosting.learning_rate,
-            images_per_s=self.rows / (time.perf_counter() - began),
+            images_per_s=self.rows / seconds,
             rows=self.rows,
             checksum=self.checksum,
         )
-        self._check_finite(result)
+        self._check_finite(result, number)
         self.history.append(row)
         self._find_end()
-        if self.ranks.is_first and (self.done % self.interval == 0 or self.done == self.total):
-            self.metrics.append(self.done, self.done, self._values(row))
-        return result
+        if self.ranks.is_first and (number % self.interval == 0 or number == self.total):
+            self.metrics.append(number, number, self._values(row))
 
     def _find_end(self) -> None:
         """Set the number of rounds of the training, as the validation losses so far decide; all ranks agree."""
@@ -192,21 +218,20 @@ class Loop(Generic[Model]):
             "epoch": float(row.epoch),
         }
 
-    def _check_finite(self, result: Round) -> None:
+    def _check_finite(self, result: Round, number: int) -> None:
         """Raise :class:`TrainingError` on every rank if a loss or metric is not a finite number."""
         if not all(map(math.isfinite, vars(result).values())):
             raise TrainingError(
-                f"the loss or the metric is not a finite number after round {self.done}: training diverged. Lower "
+                f"the loss or the metric is not a finite number after round {number}: training diverged. Lower "
                 "training.learning_rate, or look for extreme values of the target."
             )
 
-    def _follow_requests(self, model: Model, boundary: int) -> None:
-        """Handle requests to save and to stop; all ranks act on a request after the same round.
+    def _follow(self, request: int, model: Model, boundary: int) -> None:
+        """Handle a request to save or to stop; all ranks act on a request after the same round.
 
         `boundary` is the number of rounds at the newest block boundary. For a request to stop, saves the model of these
         rounds and raises :class:`StopRequestedError`.
         """
-        request = self.agreement.exchange(self.requests.read())
         self.save_requested = self.save_requested or request >= SAVE
         if request != STOP:
             return

@@ -22,7 +22,8 @@ from training.errors import EvergreenError
 from training.records import ReplayOutcome
 from training.storage.record_files import write_record
 from training.trainers.accounting import Clock
-from training.trainers.boosting.rounds import Boosting, Model, Round
+from training.trainers.boosting.results import gathered
+from training.trainers.boosting.rounds import Boosting, Measures, Model, Round
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
 from training.trainers.replay_outcome import begun, different, equal, is_decided, read_outcome, unchecked
@@ -77,6 +78,11 @@ class Replay(Generic[Model]):
         self._start, self._count = rounds, max(1, min(end - rounds, int(_SECONDS / slowest_s)))
         self.checkpoints.pinned = rounds
 
+    @property
+    def is_repeating(self) -> bool:
+        """Whether rounds are being computed that will be repeated: the next one may be the last of these."""
+        return self._start is not None
+
     def watch(self, model: Model, done: int, result: Round, ended: bool) -> None:
         """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare.
 
@@ -125,10 +131,12 @@ class Replay(Generic[Model]):
         return None if self.ranks.add_up(float(state is None))[0] else state
 
     def _compared(self, start: int, state: bytes, content: bytes, result: Round) -> ReplayOutcome:
-        model, again = self.boosting.model(state, start), result
+        model = self.boosting.model(state, start)
+        measures: Measures = ()
         for number in range(start, start + self._count):
             self.boosting.advance(model, number)
-            again = self.boosting.evaluate(model, number)
+            measures = self.boosting.measure(model, number)
+        again = self.boosting.combined(gathered(self.ranks, measures))
         differing = ["the trees"] if self.boosting.content(model) != content else []
         differing += ["the loss or the metric"] if again != result else []
         if not self.ranks.add_up(float(bool(differing)))[0]:

@@ -7,6 +7,7 @@ interrupted. A training that resumes at the start of a block then computes the s
 with and without sampling. The replay check compares both ways once in each run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -20,6 +21,7 @@ NO_PARAMETERS = frozenset({"trainer", "rounds", "select", "early_stopping_rounds
 _BLOCK = 7  # stream of random numbers, see training.data.sample_order
 
 Model = TypeVar("Model")
+Measures = tuple[float, ...]  # of one worker, equally many on all workers
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,11 @@ class Boosting(Protocol[Model]):
     def advance(self, model: Model, round_number: int) -> None:
         """Compute round `round_number` (0 is the first); all workers take part."""
 
-    def evaluate(self, model: Model, round_number: int) -> Round:
-        """Loss and metric after round `round_number`; all workers take part."""
+    def measure(self, model: Model, round_number: int) -> Measures:
+        """Numbers of this worker after round `round_number`, for :meth:`combined`; all workers take part."""
+
+    def combined(self, measures: Sequence[Sequence[float]]) -> Round:
+        """Loss and metric over the rows of all workers, from the measures of each, in the order of ranks."""
 
     def content(self, model: Model) -> bytes:
         """The model's bytes; equal models have equal bytes."""

@@ -1,7 +1,7 @@
 """The rounds of LightGBM; see :mod:`training.trainers.boosting.rounds`."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
-from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
+from training.trainers.boosting.rounds import NO_PARAMETERS, Measures, Round, block_seed
 from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.lightgbm.network import network_parameters
 from training.trainers.lightgbm.objectives import NO_METRIC, LightGBMObjective, Numbers, objective_of
@@ -121,12 +121,16 @@ class LightGBMRounds:
         if self.ranks.is_first:
             log.warning(_ENDED, round_number + 1)
 
-    def evaluate(self, model: Growing, round_number: int) -> Round:
-        """Loss and metric after round `round_number`; all workers take part."""
+    def measure(self, model: Growing, round_number: int) -> Measures:
+        """Sums of loss and metric, and number of rows: of this worker's rows to learn from, and for validation."""
         del round_number
-        rows_here = [float(len(targets)) for targets in self.targets]
-        loss, score, rows, validation_loss, validation_score, validation_rows = self.ranks.add_up(
-            *model.learned, rows_here[0], *model.validated, rows_here[1]
+        learned, validated = (float(len(targets)) for targets in self.targets)
+        return *model.learned, learned, *model.validated, validated
+
+    def combined(self, measures: Sequence[Sequence[float]]) -> Round:
+        """See :meth:`training.trainers.boosting.rounds.Boosting.combined`."""
+        loss, score, rows, validation_loss, validation_score, validation_rows = map(
+            sum, zip(*measures, strict=True)
         )
         train = self.objective.results(loss / rows, score / rows)
         validation = self.objective.results(

@@ -1,5 +1,6 @@
 """The rounds of XGBoost; see :mod:`training.trainers.boosting.rounds`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from training.problems.objectives import objective_named
 from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.boosting.ray_shards import InputsAndTargets
-from training.trainers.boosting.rounds import NO_PARAMETERS, Round, block_seed
+from training.trainers.boosting.rounds import NO_PARAMETERS, Measures, Round, block_seed
 from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.ranks import Ranks
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
@@ -59,8 +60,8 @@ class XGBoostRounds:
         """Compute round `round_number` (0 is the first); all workers take part."""
         model.update(self.learn, round_number)
 
-    def evaluate(self, model: xgboost.Booster, round_number: int) -> Round:
-        """Loss and metric after round `round_number`; all workers take part."""
+    def measure(self, model: xgboost.Booster, round_number: int) -> Measures:
+        """Loss and metric of the rows to learn from, and of those for validation; of all workers, as XGBoost says."""
         text = model.eval_set([(self.learn, _LEARN), (self.validate, _VALIDATE)], round_number)
         values: dict[str, dict[str, float]] = {_LEARN: {}, _VALIDATE: {}}
         for part in text.split("\t")[1:]:
@@ -68,7 +69,11 @@ class XGBoostRounds:
             rows, _, metric = name.partition("-")
             values[rows][metric] = float(value)
         train, validation = (self.objective.results(values[rows]) for rows in (_LEARN, _VALIDATE))
-        return Round(*train, *validation)
+        return *train, *validation
+
+    def combined(self, measures: Sequence[Sequence[float]]) -> Round:
+        """See :meth:`training.trainers.boosting.rounds.Boosting.combined`; the measures of all workers are equal."""
+        return Round(*measures[0])
 
     def content(self, model: xgboost.Booster) -> bytes:
         """The model as UBJ; equal models have equal bytes."""

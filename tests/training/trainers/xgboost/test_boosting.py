@@ -146,7 +146,7 @@ def test_a_category_of_the_validation_rows_alone_is_not_taken_for_another(home: 
     model = boosting.model(b"", 0)
     for number in range(5):
         boosting.advance(model, number)
-        evaluation = boosting.evaluate(model, number)
+        evaluation = boosting.combined([boosting.measure(model, number)])
     expected = losses(version, model.inplace_predict(inputs[validate]), columns.targets[validate])
     assert (evaluation.validation_loss, evaluation.validation_score) == pytest.approx(expected, rel=1e-5)
 

@@ -1,0 +1,73 @@
+"""The results of rounds: what the workers tell each other after rounds, and when."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+import torch  # noqa: TID253 - imported by processes that train
+
+from training.trainers.boosting.rounds import Boosting, Measures, Model, Round
+from training.trainers.ranks import Ranks
+
+# Seconds between two exchanges, in a training whose rounds are shorter. An exchange takes 2 to 3 ms of a busy CPU.
+_EXCHANGE_S = 0.2
+
+
+@dataclass
+class Exchange:
+    """What an exchange gave: the largest request of all workers, the results of the rounds since the last exchange, and
+    the mean duration of one of these rounds in seconds, with its share of the exchange.
+    """
+
+    request: int
+    results: list[Round]
+    round_s: float
+
+
+@dataclass
+class Results(Generic[Model]):
+    """The results of rounds that the workers have not exchanged yet. All workers call each method after the same round.
+
+    Several short rounds are exchanged together. Their number follows from the duration of the rounds before, and is
+    the same on all workers.
+    """
+
+    ranks: Ranks
+    boosting: Boosting[Model]
+    _waiting: list[Measures] = field(default_factory=list)
+    _seconds: float = 0.0  # that the waiting rounds took
+    _together: int = 1  # rounds of the next exchange
+
+    def add(self, measures: Measures, seconds: float) -> None:
+        """Add this worker's measures of a round, which took `seconds`."""
+        self._waiting.append(measures)
+        self._seconds += seconds
+
+    @property
+    def are_due(self) -> bool:
+        """Whether enough rounds wait for an exchange."""
+        return len(self._waiting) >= self._together
+
+    def exchange(self, request: int) -> Exchange:
+        """Exchange the waiting rounds, of which there is at least one, and this worker's `request`."""
+        began, count = time.perf_counter(), len(self._waiting)
+        numbers = gathered(
+            self.ranks, [request, self._seconds, *(each for row in self._waiting for each in row)]
+        )
+        width = len(self._waiting[0])
+        results = [
+            self.boosting.combined([row[2 + width * index :][:width] for row in numbers])
+            for index in range(count)
+        ]
+        mean_s = max(row[1] for row in numbers) / count  # of the slowest worker
+        self._together = max(1, int(_EXCHANGE_S / max(mean_s, 1e-6)))
+        round_s = (self._seconds + time.perf_counter() - began) / count
+        self._waiting, self._seconds = [], 0.0
+        return Exchange(int(max(row[0] for row in numbers)), results, round_s)
+
+
+def gathered(ranks: Ranks, numbers: Sequence[float]) -> list[list[float]]:
+    """The `numbers` of each rank, equally many, in the order of ranks."""
+    mine = torch.tensor(numbers, dtype=torch.float64, device=ranks.device)
+    return [each.tolist() for each in ranks.gather(mine)]
