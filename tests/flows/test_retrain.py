@@ -1,6 +1,7 @@
 """The whole flow on real data, in one process: all steps are real, only Ray is left out (`num_workers` 0)."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -21,6 +22,7 @@ from flows.retrain import retrain
 from tasks.registry.aliases import CHALLENGER, CHAMPION, ChampionMovedError, champion_of
 from tasks.registry.decisions import read_decisions
 from tasks.registry.rollback import roll_back
+from tasks.trackers.embedded_store import artifacts_of
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training.attempts.history import read_attempts
@@ -467,3 +469,17 @@ def test_a_run_ends_although_the_prefect_server_is_away(
     assert f"it is in {release.report}" in caplog.text
     assert client_of(home).get_run(release.mlflow_run_id).info.status == "FINISHED"
     assert run().reused
+
+
+def test_a_run_in_a_copied_home_is_refused_before_its_data_are_prepared(home: Home, tmp_path: Path) -> None:
+    """MLflow's store has absolute paths: the models of the run would be written into the original."""
+    original = Home(tmp_path / "original")
+    original.root.mkdir()
+    artifacts = artifacts_of(original, "digits")
+    artifacts.mkdir(parents=True)
+    client_of(original).create_experiment("digits", artifact_location=artifacts.as_uri())
+    shutil.copytree(original.root, home.root, dirs_exist_ok=True)
+    with pytest.raises(ResourceError, match=f"was moved or copied from {original.root}"):
+        run()
+    assert not list(home.datasets.glob("*"))
+    assert not home.runs("digits").exists()
