@@ -198,6 +198,13 @@ _FOUR_EPOCHS = {
     "checkpoint.every_steps": "4",
 }
 
+_TREES = _SHARED | {
+    "training.rounds": "100",
+    "checkpoint.every_steps": "10",
+    # Ends no training, but metric points are then written after each round, so that a fault can hit a chosen one.
+    "training.early_stopping_rounds": "100",
+}
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -278,7 +285,7 @@ WORKLOADS: Mapping[str, Workload] = {
             settings="max_depth=6, learning_rate=0.1, subsample=0.8, colsample_bytree=0.8",
             table=_TABLE,
         ),
-        settings=_SHARED | {"training.rounds": "100", "checkpoint.every_steps": "10"},
+        settings=_TREES,
         steps=100,
         steps_per_checkpoint=10,  # the rounds of a block: a checkpoint holds whole blocks
         write_data=_write_table,
@@ -292,7 +299,7 @@ WORKLOADS: Mapping[str, Workload] = {
             settings="bagging_fraction=0.8, feature_fraction=0.8",
             table=_TABLE,
         ),
-        settings=_SHARED | {"training.rounds": "100", "checkpoint.every_steps": "10"},
+        settings=_TREES,
         steps=100,
         steps_per_checkpoint=10,
         write_data=_write_table,

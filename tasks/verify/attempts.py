@@ -108,7 +108,7 @@ def _interval(run: Evidence) -> tuple[int, str]:
             limits.append((every, f"checkpoint.every_steps {every}"))
         if speed := _steps_per_s(run):
             every_s = settings.checkpoint.every_s
-            steps = math.ceil(speed * every_s) + 1  # a save request takes effect one step later
+            steps = math.ceil(speed * every_s) + 1  # a save request takes effect a little later
             limits.append((steps, f"checkpoint.every_s {every_s:g} at {speed:.1f} steps/s"))
     steps, why = min(limits)
     return -(-steps // block) * block, why

@@ -90,8 +90,8 @@ class MetricsFile:
             with self.path.open("rb") as stream:
                 os.fsync(stream.fileno())
 
-    def append(self, step: int, epoch: int, values: dict[str, float]) -> None:
-        """Add a point.
+    def append(self, step: int, epoch: int, values: dict[str, float], at: float | None = None) -> None:
+        """Add a point; `at` is the time of the step's end in seconds since 1970, by default now.
 
         Raises :class:`TrainingError` if a value is not a finite number, and
         :class:`training.attempts.fence.SupersededError` if this attempt may not write any more.
@@ -104,7 +104,8 @@ class MetricsFile:
                 )
         if self.fence is not None:
             self.fence.check()
-        point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=time.time(), values=values)
+        at = time.time() if at is None else at
+        point = Point(step=step, total_steps=self.total_steps, epoch=epoch, at=at, values=values)
         append_record(self.path, point, self._run)
 
     def read(self) -> list[Point]:

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from boosted_tables import boosted_job, bundled, mixed_table, outcome
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, root_mean_squared_error
 from small_runs import prepared
 
+from training.attempts.metrics import MetricsFile
 from training.data.dataset import open_columns
 from training.data.sources.table import Table
 from training.records import DatasetVersion, ProblemName
@@ -20,6 +22,7 @@ from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.boosting import loop, results
 from training.trainers.lightgbm.boosting import LightGBMRounds
+from training.trainers.ranks import Ranks
 from training.trainers.rows import training_rows
 from training.trainers.xgboost.boosting import XGBoostRounds
 
@@ -199,12 +202,14 @@ def test_how_many_rounds_are_exchanged_together_changes_no_result(
     monkeypatch.setattr(results.Results, "exchange", counted)
     settings = {"every_s": 3600, "replay": False}
     outcomes, together = [], []
-    for name, seconds in (("each", 0.0), ("many", 3600.0)):
-        monkeypatch.setattr(results, "_EXCHANGE_S", seconds)
+    for name, number in (("each", 1), ("many", 32)):
+        monkeypatch.setattr(results, "rounds_together", lambda *_, chosen=number: chosen)
         job = boosted_job(
             home, tables["numbers"], name=name, trainer=trainer, training=training, checkpoint=settings
         )
         outcomes.append(outcome(job, launch(job)))
+        written_at = [point.at for point in MetricsFile(job.paths.metrics).read()]
+        assert written_at == sorted(set(written_at))  # the end of each round, not of the exchange
         together.append(list(counts))
         counts.clear()
     rounds = len(outcomes[0][2])
@@ -212,3 +217,14 @@ def test_how_many_rounds_are_exchanged_together_changes_no_result(
     assert together[0] == [1] * rounds
     # The first round tells how long a round takes, and early stopping decides after each round.
     assert together[1] == ([1] * rounds if training else [1, 32, 2])
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "expected"), [(0.0, 32), (0.001, 32), (0.01, 25), (0.1, 2), (0.2, 1), (60.0, 1)]
+)
+def test_rounds_of_several_workers_are_exchanged_each_quarter_of_a_second(
+    mean_s: float, expected: int
+) -> None:
+    two, alone = (Ranks(0, count, torch.device("cpu"), distributed=count > 1) for count in (2, 1))
+    assert results.rounds_together(two, mean_s) == expected
+    assert results.rounds_together(alone, mean_s) == 1

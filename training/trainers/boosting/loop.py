@@ -168,12 +168,13 @@ class Loop(Generic[Model]):
         """Exchange and record the results of the rounds since the last exchange; returns the request of all workers."""
         with self.clock.time("validation"):
             exchange = self.results.exchange(self.requests.read())
-        for result in exchange.results:
-            self._record(result, exchange.round_s)
+        for result, at in zip(exchange.results, exchange.ended_at, strict=True):
+            self._record(result, exchange.round_s, at)
         self.replay.watch(model, self.done, exchange.results[-1], ended=self.done == self.total)
         return exchange.request
 
-    def _record(self, result: Round, seconds: float) -> None:
+    def _record(self, result: Round, seconds: float, at: float) -> None:
+        """Record the result of the next round, which took `seconds` and ended at `at`, in seconds since 1970."""
         number = len(self.history) + 1
         row = EpochMetrics(
             epoch=number,
@@ -191,7 +192,7 @@ class Loop(Generic[Model]):
         self.history.append(row)
         self._find_end()
         if self.ranks.is_first and (number % self.interval == 0 or number == self.total):
-            self.metrics.append(number, number, self._values(row))
+            self.metrics.append(number, number, self._values(row), at)
 
     def _find_end(self) -> None:
         """Set the number of rounds of the training, as the validation losses so far decide; all ranks agree."""

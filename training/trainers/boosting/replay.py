@@ -84,8 +84,9 @@ class Replay(Generic[Model]):
         return self._start is not None
 
     def watch(self, model: Model, done: int, result: Round, ended: bool) -> None:
-        """Called on all ranks after each round; after the last round to repeat, repeat the rounds and compare.
+        """Called on all ranks after the exchange of results; after the last round to repeat, repeat all and compare.
 
+        `result` is that of the newest round. While :attr:`is_repeating`, the ranks exchange after each round.
         `ended`: training ends after this round, perhaps before the last round that was to be repeated.
         """
         if self._start is None or (done < self._start + self._count and not ended):

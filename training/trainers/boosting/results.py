@@ -10,19 +10,23 @@ import torch  # noqa: TID253 - imported by processes that train
 from training.trainers.boosting.rounds import Boosting, Measures, Model, Round
 from training.trainers.ranks import Ranks
 
-# Seconds between two exchanges, in a training whose rounds are shorter. An exchange takes 2 to 3 ms of a busy CPU.
-_EXCHANGE_S = 0.2
+# Seconds between two exchanges, in a training whose rounds are shorter: a little more than between two looks for
+# requests, so that each exchange looks. An exchange takes 2 to 3 ms of a busy CPU.
+_EXCHANGE_S = 0.25
 _MOST_ROUNDS = 32  # of an exchange: a request to stop waits for them, even if they become slower
 
 
 @dataclass
 class Exchange:
-    """What an exchange gave: the largest request of all workers, the results of the rounds since the last exchange, and
-    the mean duration of one of these rounds in seconds, with its share of the exchange.
+    """What an exchange gave: the largest request of all workers, and the rounds since the last exchange.
+
+    `results` are their results, `ended_at` are the times of their ends here in seconds since 1970, and `round_s` is
+    their mean duration in seconds, with its share of the exchange.
     """
 
     request: int
     results: list[Round]
+    ended_at: list[float]
     round_s: float
 
 
@@ -37,12 +41,14 @@ class Results(Generic[Model]):
     ranks: Ranks
     boosting: Boosting[Model]
     _waiting: list[Measures] = field(default_factory=list)
+    _ended_at: list[float] = field(default_factory=list)  # of the waiting rounds
     _seconds: float = 0.0  # that the waiting rounds took
     _together: int = 1  # rounds of the next exchange
 
     def add(self, measures: Measures, seconds: float) -> None:
         """Add this worker's measures of a round, which took `seconds`."""
         self._waiting.append(measures)
+        self._ended_at.append(time.time())
         self._seconds += seconds
 
     @property
@@ -62,10 +68,18 @@ class Results(Generic[Model]):
             for index in range(count)
         ]
         mean_s = max(row[1] for row in numbers) / count  # of the slowest worker
-        self._together = max(1, min(_MOST_ROUNDS, int(_EXCHANGE_S / max(mean_s, 1e-6))))
+        self._together = rounds_together(self.ranks, mean_s)
         round_s = (self._seconds + time.perf_counter() - began) / count
-        self._waiting, self._seconds = [], 0.0
-        return Exchange(int(max(row[0] for row in numbers)), results, round_s)
+        exchange = Exchange(int(max(row[0] for row in numbers)), results, self._ended_at, round_s)
+        self._waiting, self._ended_at, self._seconds = [], [], 0.0
+        return exchange
+
+
+def rounds_together(ranks: Ranks, mean_s: float) -> int:
+    """Number of rounds of the next exchange, if a round takes `mean_s` seconds; 1 for a worker without others."""
+    if not ranks.distributed:
+        return 1
+    return max(1, min(_MOST_ROUNDS, int(_EXCHANGE_S / max(mean_s, 1e-6))))
 
 
 def gathered(ranks: Ranks, numbers: Sequence[float]) -> list[list[float]]:

@@ -13,7 +13,7 @@ from training.errors import StopRequestedError
 from training.records import DatasetVersion
 from training.storage.paths import Home
 from training.supervision.launch import finished, launch
-from training.trainers.boosting import replay, results
+from training.trainers.boosting import replay
 from training.trainers.boosting.loop import Loop
 from training.trainers.boosting.replay import Replay
 from training.trainers.boosting.rounds import ROUNDS_PER_BLOCK
@@ -73,12 +73,6 @@ def at_round(monkeypatch: pytest.MonkeyPatch, chosen: int, act: Callable[[Loop],
     monkeypatch.setattr(Loop, "_run_round", run_and_act)
 
 
-@pytest.fixture
-def exchange_after_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers exchange requests and results after each round, not after several short ones."""
-    monkeypatch.setattr(results, "_EXCHANGE_S", 0.0)
-
-
 def ask_to_stop(loop: Loop) -> None:
     loop.job.paths.stop.touch()
     loop.requests.looked_at = 0.0  # looks every 0.2 s otherwise
@@ -93,7 +87,6 @@ def first_steps(job: TrainingJob) -> list[int]:
     return [attempt.first_step for attempt in read_attempts(job.paths)]
 
 
-@pytest.mark.usefixtures("exchange_after_each_round")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize(("stopped", "resumed"), [(4, 0), (17, 10), (30, 30), (34, 30)])
 def test_a_request_to_stop_keeps_whole_blocks(
@@ -177,7 +170,6 @@ def test_a_request_to_stop_in_the_last_block_of_an_early_end(
     assert outcome(job, launch(job)) == expected
 
 
-@pytest.mark.usefixtures("exchange_after_each_round")
 def test_a_stop_after_a_resumed_stop_finds_its_points(
     home: Home, version: DatasetVersion, calm: dict[str, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +198,6 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
     assert first_steps(job) == [0, 20]
 
 
-@pytest.mark.usefixtures("exchange_after_each_round")
 def test_a_requested_checkpoint_is_saved_at_the_end_of_the_block(
     home: Home, version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
