@@ -25,7 +25,7 @@ from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_retries import retried_if_transient
-from tasks.flow_runs import close_killed, completed, run_name
+from tasks.flow_runs import ReturnedResult, close_killed, completed, run_name
 from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
@@ -49,7 +49,7 @@ from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.retrain")
-_made: list[Release] = []
+returned = ReturnedResult[Release]()
 _COMPARISONS = 3  # at most, each with the champion at that time
 
 
@@ -86,23 +86,16 @@ def retrain(
         "seed": seed,
         "data_path": data_path or None,
     }
-    with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-        release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
-    _made[:] = [release]
+    release = returned.begin()
+    if release is None:
+        with sigterm_ends_flow(), retried_if_transient(), without_secrets():
+            release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
+        returned.keep(release)
     # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
 
 
 retrain.__signature__ = form_of(retrain.fn)  # type: ignore[attr-defined]  # Prefect builds the form from it
-
-
-def last_release() -> Release | None:
-    """The release of the last flow run of this process.
-
-    It replaces the flow's return value, which Prefect loses when its server confirms the final state only at a second
-    request.
-    """
-    return _made[0] if _made else None
 
 
 def bring_up_to_date(

@@ -25,7 +25,7 @@ from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
 from tasks.flow_retries import retried_if_transient
-from tasks.flow_runs import close_killed, run_name
+from tasks.flow_runs import ReturnedResult, close_killed, run_name
 from tasks.registry.initial_weights import find_start
 from tasks.search import search
 from tasks.step import without_secrets
@@ -50,7 +50,7 @@ from training.settings.schema import Settings
 from training.storage.paths import home_to_write
 from training.storage.run_lock import run_lock
 
-_made: list[SearchResult] = []
+returned = ReturnedResult[SearchResult]()
 
 
 @flow(name="tune", flow_run_name=run_name, log_prints=False)
@@ -81,16 +81,13 @@ def tune(
     """
     enable_logging()
     request = Request(space, trials, scheduler, seed, concurrent, generations)
-    with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-        result = _tune(recipe, request, show_credentials(settings), retrain_winner)
-    _made[:] = [result]
+    result = returned.begin()
+    if result is None:
+        with sigterm_ends_flow(), retried_if_transient(), without_secrets():
+            result = _tune(recipe, request, show_credentials(settings), retrain_winner)
+        returned.keep(result)
     state: Any = Completed(message=f"trial {result.winner} of {len(result.search.trials)} won", data=result)
     return cast("SearchResult", state)  # Prefect passes the data of the returned state to the caller
-
-
-def last_result() -> SearchResult | None:
-    """The result of this process's last flow run, or None; see :func:`flows.retrain.last_release`."""
-    return _made[0] if _made else None
 
 
 def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winner: bool) -> SearchResult:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from prefect.runtime import flow_run
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
 log = logging.getLogger("evergreen.flow_runs")
+Result = TypeVar("Result")
 
 
 def run_name() -> str:
@@ -48,6 +49,32 @@ def _random_words() -> tuple[frozenset[str], ...]:
         frozenset(word for part in parts[kind]["lists"] for word in parts[part]["words"])
         for kind in parts["an"]["lists"]
     )
+
+
+class ReturnedResult(Generic[Result]):
+    """The result of this process's newest flow run of one flow.
+
+    When Prefect's server does not confirm the final state, Prefect may lose the result, or call the flow function of
+    the same flow run again, although its work is done.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[object, Result] = {}
+
+    def begin(self) -> Result | None:
+        """Called first in a flow function: the result that it has returned in this flow run before, or None."""
+        again = self._of.get(flow_run.id)
+        if again is None:
+            self._of.clear()
+        return again
+
+    def keep(self, result: Result) -> None:
+        """Called last in a flow function."""
+        self._of = {flow_run.id or object(): result}
+
+    def newest(self) -> Result | None:
+        """The result of the newest flow run, or None if it has not returned."""
+        return next(iter(self._of.values()), None)
 
 
 def completed(release: Release) -> "State[Release]":
@@ -88,7 +115,7 @@ def tag_flow_runs(home: Home, recipe: str) -> Iterator[None]:
 
 
 def close_killed(home: Home, recipe: str) -> None:
-    """Mark as Crashed the flow runs of this home and recipe that still are Running or Pending.
+    """Mark as Crashed the flow runs of this home and recipe that still are Running, Pending or Cancelling.
 
     The caller holds the recipe's run lock, so the processes of these flow runs are gone. A Prefect server that does
     not answer is ignored.
@@ -98,7 +125,7 @@ def close_killed(home: Home, recipe: str) -> None:
     from prefect.client.schemas.objects import State, StateType
     from prefect.states import Crashed
 
-    active = filters.FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])
+    active = filters.FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING, StateType.CANCELLING])
     ours = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=_tags(home, recipe)),
         state=filters.FlowRunFilterState(type=active),

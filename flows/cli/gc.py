@@ -4,7 +4,7 @@ import click
 
 from flows.cli.options import common, prepared_home
 from flows.cli.output import say
-from training.errors import EXIT_OK, EXIT_RESOURCE
+from training.errors import EXIT_OK, EXIT_RESOURCE, SettingError
 
 
 @click.command(short_help="Remove runs, datasets and checkpoints that nothing needs.")
@@ -39,6 +39,10 @@ def command(
     from flows.cli.summary import print_collection
     from tasks.cleanup.retention import collect
 
+    if node_cache is not None and not node_cache.strip():
+        raise SettingError(
+            "--node-cache: the text is empty, perhaps from a variable that is not set; name a folder"
+        )
     home = prepared_home(verbose, quiet, read_only=dry_run)
     collection = collect(home, keep, versions, dry_run, node_cache)
     print_collection(collection, home, dry_run)

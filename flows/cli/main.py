@@ -94,6 +94,8 @@ def _guarded(argv: Sequence[str] | None) -> int:
     try:
         with _ended_by_signals() if in_main_thread else nullcontext():
             return _run(argv)
+    except Exception:  # a bug of the code that explains errors: no interruption
+        raise
     except BaseException as error:
         if isinstance(error, SystemExit | GeneratorExit):
             raise
@@ -195,6 +197,8 @@ def _explain(error: Exception) -> EvergreenError | None:
             home_to_write()
         except ResourceError as lacking:
             return lacking
+        except OSError as unreadable:
+            return ResourceError(f"the home can't be examined ({unreadable}), after: {error}")
     return known
 
 

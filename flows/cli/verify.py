@@ -15,7 +15,7 @@ from flows.cli.output import say
 from flows.cli.summary import standard_output
 from tasks.verify.finding import Finding
 from tasks.verify.runs import find_run, home_of, run_of_folder
-from training.errors import EXIT_BAD_DATA, EXIT_OK
+from training.errors import EXIT_BAD_DATA, EXIT_OK, SettingError
 from training.printable import printable
 from training.storage import paths
 from training.storage.paths import Home, RunPaths
@@ -49,7 +49,7 @@ def command(
     run_paths, home = locate(run)
     prepare(home)
     log_to_terminal(verbose, quiet=True)
-    other = locate(against)[0] if against else None
+    other = locate(against)[0] if against is not None else None
     from tasks.verify import verify
 
     findings = verify(run_paths, home, other, recovery_bound)
@@ -65,6 +65,8 @@ def locate(text: str) -> tuple[RunPaths, Home]:
 
     Raises :class:`training.errors.SettingError`, which lists the existing runs, when there is no such run.
     """
+    if not text.strip():
+        raise SettingError("the name of a run is empty, perhaps from a variable that is not set")
     if (run := run_of_folder(text)) is not None:
         return run, home_of(run)
     home = paths.home_to_read()

@@ -231,17 +231,17 @@ def _flow_and_ray(recipe: str, overrides: dict[str, Any]) -> Iterator[None]:
 
 
 def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
-    from flows.retrain import last_release
     from flows.retrain import retrain as flow
+    from flows.retrain import returned
     from training.redaction import hide_credentials
 
-    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), last_release)
+    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned.newest)
 
 
 def _run_search(
     recipe: str, request: "Request", overrides: dict[str, Any], retrain_winner: bool
 ) -> "SearchResult":
-    from flows.tune import last_result
+    from flows.tune import returned
     from flows.tune import tune as flow
     from training.redaction import hide_credentials
 
@@ -259,12 +259,15 @@ def _run_search(
         )
         return made
 
-    return _recorded(recipe, call, last_result)
+    return _recorded(recipe, call, returned.newest)
 
 
 def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result | None]) -> Result:
-    """Call a flow, whose flow runs are tagged; `last` returns its result if Prefect has lost the result."""
-    from prefect.exceptions import MissingResult
+    """Call a flow, whose flow runs are tagged; `last` returns its result if Prefect has lost the result.
+
+    Prefect's server also keeps no result of a run that was cancelled there meanwhile, which ends no local run.
+    """
+    from prefect.exceptions import MissingResult, UnfinishedRun
 
     from flows.local.environment import quieten
     from tasks.flow_runs import tag_flow_runs
@@ -274,10 +277,14 @@ def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result
     with tag_flow_runs(home_to_write(), load(recipe)[1].name):
         try:
             return call()
-        except MissingResult:
+        except (MissingResult, UnfinishedRun) as lost:
             result = last()
             if result is None:
                 raise
+            if isinstance(lost, UnfinishedRun):
+                log.warning(
+                    "the run was cancelled in Prefect, which does not end a local run; its work is done"
+                )
             return result
 
 

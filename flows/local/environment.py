@@ -25,8 +25,8 @@ _QUIET = {
     "RAY_LOG_TO_DRIVER": "0",
     "PYTHONWARNINGS": "ignore",  # for child processes
     "TQDM_DISABLE": "1",
-    "NO_PROXY": "127.0.0.1,localhost",  # a proxy can't reach the servers of this machine
 }
+_THIS_MACHINE = ("127.0.0.1", "localhost")
 _SERVICES = (
     "SCHEDULER",
     "LATE_RUNS",
@@ -69,6 +69,7 @@ def prepare(home: Home) -> None:
     switch_off()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    _reach_this_machine_directly()
     if not api_is_configured():
         local = {
             "PREFECT_HOME": str(home.prefect),
@@ -85,6 +86,17 @@ def prepare(home: Home) -> None:
         local = {}
     _set(local | {"MPLCONFIGDIR": str(home.root / "cache" / "matplotlib")})
     quieten()
+
+
+def _reach_this_machine_directly() -> None:
+    """Name this machine in NO_PROXY, in each spelling that is set: a proxy can't reach the servers of a local run.
+
+    Libraries differ in the spelling that they prefer.
+    """
+    for name in [name for name in ("no_proxy", "NO_PROXY") if name in os.environ] or ["NO_PROXY"]:
+        hosts = [host.strip() for host in os.environ.get(name, "").split(",") if host.strip()]
+        if "*" not in hosts:
+            os.environ[name] = ",".join(dict.fromkeys([*hosts, *_THIS_MACHINE]))
 
 
 def _set(variables: Mapping[str, str]) -> None:

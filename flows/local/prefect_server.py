@@ -54,6 +54,7 @@ class LocalServer:
         self.secret = f"evergreen:{secrets.token_hex(32)}"
         self._ending, self._was_ready = threading.Event(), threading.Event()
         _begin_with_empty_database(home)
+        self._log_begins_at = self.log.stat().st_size if self.log.exists() else 0
         self._process = self._spawn()
         self._keeper = threading.Thread(target=self._keep, name="evergreen-prefect", daemon=True)
         self._keeper.start()
@@ -69,7 +70,9 @@ class LocalServer:
                         self._was_ready.set()
                         return
             time.sleep(0.1)
-        raise TransientError(f"Prefect's server did not start; {self.log} says: {_reason(self.log)}")
+        raise TransientError(
+            f"Prefect's server did not start; {self.log} says: {_reason(self.log, self._log_begins_at)}"
+        )
 
     def end(self) -> None:
         """End the server process, by SIGKILL if it does not end within 5 s of SIGTERM, and close the socket."""
@@ -189,9 +192,12 @@ def _begin_with_empty_database(home: Home) -> None:
         copy_empty(PREFECT, folder / "prefect.db")
 
 
-def _reason(log_file: Path) -> str:
-    """The last error in the server's log, which may be followed by lines of its web framework."""
-    lines = log_file.read_text(errors="replace").strip().splitlines()
+def _reason(log_file: Path, begins_at: int) -> str:
+    """The last error in the server's log, which may be followed by lines of its web framework.
+
+    The lines before byte `begins_at` are of earlier servers.
+    """
+    lines = log_file.read_bytes()[begins_at:].decode(errors="replace").strip().splitlines()
     return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else "nothing")
 
 

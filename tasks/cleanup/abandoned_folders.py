@@ -5,8 +5,7 @@ folders of this user are considered. A folder is kept while the process that cre
 start time. A worker's folder is kept while its process holds the lock in it: the lock is right also when the clock was
 set, or when the process runs in another container or on another machine that shares the temporary files. A Ray session
 is also kept while any process has the session's name on its command line, as all processes of Ray do, and while its
-logs change: Ray writes there every 10 s, on whichever machine. Temporary folders without a pid in their name are
-considered abandoned after a day without changes.
+logs change: Ray writes there every 10 s, on whichever machine.
 """
 
 import os
@@ -27,12 +26,10 @@ from training.storage.scratch import is_abandoned, temporaries
 
 _SESSION = re.compile(r"session_(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d{6})_(\d+)")
 _STAMP = "%Y-%m-%d_%H-%M-%S_%f"
-_TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-\w+")
-# Folder names of earlier versions of Evergreen.
-_WITHOUT_PID = re.compile(rf"{TEMPORARY_PREFIX}(model|rows)-\w+")
+# As `temporary_folder` and Python's tempfile make the names; other folders may begin with the same word.
+_TEMPORARY = re.compile(rf"{TEMPORARY_PREFIX}[a-z]+-(\d+)-[a-z0-9_]{{8}}")
 _CLOCK_S = 5.0  # a process may appear to start later than the folder that it created
 _CLOCK_CHANGE_S = 3600.0  # a session's name has local time, which daylight saving time shifts
-_OLD_S = 86400.0
 _SILENT_S = 300.0
 # Ray sessions that were not started by a run of Evergreen have at least one of these logs.
 _OTHERS_LOGS = ("log_monitor.log", "log_monitor.out", "monitor.log", "dashboard.log")
@@ -63,11 +60,9 @@ def abandoned_folders() -> Iterator[AbandonedFolder]:
             if folder not in shared or _is_of_a_run(path):
                 yield AbandonedFolder(path, True, "its process is gone")
     for path in chain.from_iterable(_ours(folder, f"{TEMPORARY_PREFIX}*") for folder in temporaries()):
-        if (match := _TEMPORARY.fullmatch(path.name)) is not None:
-            if _is_left(path, int(match[1])):
-                yield AbandonedFolder(path, False, "its process is gone")
-        elif _WITHOUT_PID.fullmatch(path.name) and _age_s(path) > _OLD_S:
-            yield AbandonedFolder(path, False, "no change for a day")
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is not None and _is_left(path, int(match[1])):
+            yield AbandonedFolder(path, False, "its process is gone")
 
 
 def _ours(folder: Path, pattern: str) -> Iterator[Path]:

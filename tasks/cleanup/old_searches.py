@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tasks.cleanup.stored_objects import ABANDONED_AFTER_S
 from training.search.planning import RECORD
 from training.search.records import Search
-from training.storage.paths import Home
+from training.storage.paths import Home, is_key_name
 from training.storage.record_files import find_record
 
 
@@ -29,7 +29,9 @@ def old_searches(home: Home, recipe: str, removed: Set[Path]) -> Iterator[OldSea
 
     A damaged record is named in a warning; its search is kept for 30 days.
     """
-    for folder in sorted(path for path in home.searches(recipe).glob("*") if path.is_dir()):
+    for folder in sorted(
+        path for path in home.searches(recipe).glob("*") if path.is_dir() and is_key_name(path.name)
+    ):
         days = (time.time() - _last_change(folder)) / 86400
         if days * 86400 > ABANDONED_AFTER_S:
             yield OldSearch(folder, f"no change for {days:.0f} days")

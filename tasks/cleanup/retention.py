@@ -33,7 +33,7 @@ from training.plan import RunPlan
 from training.ray_cluster.node_caches import remove_unused, unused
 from training.redaction import redact
 from training.storage.files import sweep
-from training.storage.paths import Home
+from training.storage.paths import Home, is_key_name
 from training.storage.run_lock import check_no_run, run_lock
 
 # A claim and a version are in the registry, and a file closes the fence of a removed run.
@@ -265,7 +265,7 @@ def _data(home: Home, recipe: str, used: set[str] | None) -> Iterator[PlannedRem
     for folder in datasets:
         if used is not None and folder.name not in used and folder not in newest:
             yield folder_removal(home, recipe, "dataset", folder, "no kept run was trained on it")
-    for folder in _newest_first([path for path in (home.raw / recipe).glob("*") if path.is_dir()]):
+    for folder in _newest_first(_key_folders(home.raw / recipe)):
         if (home.datasets / recipe / folder.name / MANIFEST).is_file():
             yield folder_removal(home, recipe, "raw rows", folder, "their dataset is finished")
         elif (
@@ -276,6 +276,10 @@ def _data(home: Home, recipe: str, used: set[str] | None) -> Iterator[PlannedRem
             yield folder_removal(
                 home, recipe, "raw rows", folder, "older than 30 days, and without a dataset"
             )
+
+
+def _key_folders(parent: Path) -> list[Path]:
+    return [path for path in parent.glob("*") if path.is_dir() and is_key_name(path.name)]
 
 
 def _newest_first(folders: Sequence[Path]) -> list[Path]:

@@ -18,6 +18,7 @@ from training.checkpoints.opening import prefix_of_run
 from training.checkpoints.stored_run import RunState, StoredRun
 from training.errors import DataError, EvergreenError
 from training.storage.objects.base import ObjectStore, StoredObject, open_store
+from training.storage.paths import is_key_name
 
 log = logging.getLogger("evergreen.retention")
 
@@ -128,6 +129,8 @@ def _runs(store: ObjectStore, recipe: str) -> Iterator[_Stored]:
     runs: dict[str, _Stored] = {}
     for stored_object in store.listing(prefix_of_run(recipe, "").rstrip("/")):
         name = stored_object.key.split("/")[2]
+        if not is_key_name(name):
+            continue
         run = runs.setdefault(name, _Stored(name, StoredRun(store, prefix_of_run(recipe, name))))
         run.objects.append(stored_object)
     for run in runs.values():
@@ -175,7 +178,9 @@ def _datasets(
     used |= {f"datasets/{recipe}/{fingerprint}" for fingerprint in fingerprints}
     datasets: dict[str, list[StoredObject]] = {}
     for stored_object in store.listing(f"datasets/{recipe}"):
-        datasets.setdefault("/".join(stored_object.key.split("/")[:3]), []).append(stored_object)
+        *parts, _ = stored_object.key.split("/")
+        if len(parts) > 2 and is_key_name(parts[2]):
+            datasets.setdefault("/".join(parts[:3]), []).append(stored_object)
     for prefix, objects in datasets.items():
         quiet_s = time.time() - max(stored_object.changed for stored_object in objects)
         if prefix not in used and quiet_s > QUIET_S:

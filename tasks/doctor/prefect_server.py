@@ -1,9 +1,10 @@
 """The Prefect server that the user has configured: its address, the origin of the address, whether it answers."""
 
 import os
+from json import JSONDecodeError
 from typing import NamedTuple
 
-from training.errors import TransientError, classify
+from training.errors import SettingError, TransientError, classify
 
 _VARIABLE = "PREFECT_API_URL"
 _TIMEOUT_S = 10.0
@@ -46,14 +47,24 @@ def configured_server() -> Configured | None:
 def check_server_answers() -> None:
     """Raises :class:`TransientError` when the configured server does not answer; the text has the address's origin.
 
-    Raises :class:`training.errors.SettingError` when the server refuses the credentials. Called before a flow begins:
-    Prefect itself would only report a refused connection.
+    Raises :class:`SettingError` for an address that can't be that of Prefect's API, and when the server refuses the
+    credentials. Called before a flow begins: Prefect itself would only report a refused connection.
     """
     server = configured_server()
     if server is None:
         return
+    if not server.url.startswith(("http://", "https://")):
+        raise SettingError(
+            f"Prefect server {server.url} ({server.origin}): the address begins neither with http:// nor with "
+            f"https://. {server.remedy}"
+        )
     failure = _failure()
     if failure is not None:
+        if _is_no_api(failure):
+            raise SettingError(
+                f"Prefect server {server.url} ({server.origin}) answers, and not as Prefect's API does, whose address "
+                f"ends in /api. {server.remedy}"
+            )
         if (known := classify(failure)) is not None and not known.transient:
             raise known from failure
         raise TransientError(
@@ -74,3 +85,9 @@ def _failure() -> Exception | None:
         except Exception as error:
             return error
     return None
+
+
+def _is_no_api(failure: Exception) -> bool:
+    """Whether a server has answered that is no API of Prefect: with a page, or that there is no such address."""
+    answer = getattr(failure, "response", None)  # of an HTTP error
+    return isinstance(failure, JSONDecodeError) or getattr(answer, "status_code", 0) in (404, 405)

@@ -158,3 +158,30 @@ def test_failures_of_an_earlier_try_count(
         launch(job, failed_before=2)
     assert failed.value.final
     assert len(read_failures(job.paths)) == 4
+
+
+@pytest.mark.extended
+def test_work_that_is_done_is_not_repeated_when_prefect_runs_the_flow_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Prefect's server answers the final state with an error: a forced run would train once more."""
+    bring_up_to_date, calls = flows.retrain.bring_up_to_date, list[str]()
+    completed, failures = flows.retrain.completed, [ResourceError("status 500")]
+
+    def counted(*given: Any) -> Release:
+        calls.append("call")
+        return bring_up_to_date(*given)
+
+    def failing_once(release: Release) -> Any:
+        if failures:
+            raise failures.pop()
+        return completed(release)
+
+    monkeypatch.setattr(flows.retrain, "bring_up_to_date", counted)
+    monkeypatch.setattr(flows.retrain, "completed", failing_once)
+    with newest_run() as newest:
+        with suppress(ResourceError):
+            _DEPLOYED("digits", _SETTINGS, force=True)
+        assert (newest().run_count, newest().state_name) == (2, "Completed")
+        assert str(getattr(newest().state, "message", "")).startswith("promoted: digits version 1")
+    assert calls == ["call"]

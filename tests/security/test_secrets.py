@@ -199,6 +199,11 @@ def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, ser
     [
         ("http://user:secret@host:5000/x", "http://host:5000/x"),
         ("postgresql://me:p%40ss@db/mlflow failed", "postgresql://db/mlflow failed"),
+        ("postgresql+psycopg://me:pa/ss9@db/mlflow", "postgresql+psycopg://db/mlflow"),
+        ("mysql://me:p@ss?#/9@db/mlflow failed", "mysql://db/mlflow failed"),
+        ("http://me:pa/ss@server:5000/x failed", "http://server:5000/x failed"),
+        ("http://server:5000/#/models@champion, you@x", "http://server:5000/#/models@champion, you@x"),
+        ("file:///data/a@b/c and s3://bucket/a@b", "file:///data/a@b/c and s3://bucket/a@b"),
         ("see https://u:a@b@host", "see https://host"),
         ("token@host is not a URL", "token@host is not a URL"),
         ("http://host/a@b?c=d@e", "http://host/a@b?c=d@e"),

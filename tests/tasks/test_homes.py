@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from deployments.machine import place
+from flows.cli.main import main
 from flows.local.environment import api_is_configured, prepare
 from tasks.trackers.embedded_store import opened
 from tasks.trackers.mlflow_store import connect
-from training.errors import ResourceError, SettingError
+from training.errors import EXIT_RESOURCE, ResourceError, SettingError
 from training.storage.paths import HOME_VARIABLE, Home
 from training.storage.paths import home_to_write as home_of_environment
 from training.storage.record_files import DamagedError
@@ -58,12 +59,15 @@ def test_a_tilde_that_no_shell_replaced_is_a_home_directory(
     (tmp_path / "working").mkdir()
     monkeypatch.chdir(tmp_path / "working")
     assert home_of_environment().root == tmp_path / "kept"
+    with pytest.raises(SystemExit, match=r"not deployed: .*/working has no file prefect\.yaml"):
+        place()
+    (tmp_path / "working" / "prefect.yaml").touch()
     assert place() == {"home": str(tmp_path / "kept"), "checkout": str(Path.cwd())}
     (tmp_path / "prefect").mkdir()
     profiles = 'active = "work"\n[profiles.work]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
     (tmp_path / "prefect" / "profiles.toml").write_text(profiles)
     assert api_is_configured()
-    assert not list(Path.cwd().iterdir())
+    assert [path.name for path in Path.cwd().iterdir()] == ["prefect.yaml"]
 
 
 def test_the_home_directory_of_an_unknown_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,3 +164,18 @@ def test_a_changed_digit_is_noticed(home: Home) -> None:
     file.write_text(file.read_text().replace(made, made[:3] + other + made[4:]))
     with pytest.raises(DamagedError, match="its checksum"):
         _ = home.identity
+
+
+@pytest.mark.parametrize("named", ["", "relative"])
+def test_a_working_folder_that_was_removed_is_named(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(HOME_VARIABLE, named)
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    (tmp_path / "working").rmdir()
+    assert main(["plan", "digits"]) == EXIT_RESOURCE
+    assert (
+        "the working folder, to which this path is relative, does not exist any more"
+        in capsys.readouterr().err
+    )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from training.errors import ResourceError
 from training.storage.files import HALF_DONE, remove_folder
 from training.storage.given_paths import expanded
+from training.storage.paths import is_key_name
 from training.storage.scratch import temporaries
 
 DATASETS = "datasets"
@@ -70,7 +71,7 @@ def in_use(folder: Path) -> Iterator[None]:
 
 def forget_old(newest: Path) -> None:
     """Remove the versions of a dataset except the two that were used last and those in use."""
-    versions = [path for path in newest.parent.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    versions = [path for path in newest.parent.iterdir() if path.is_dir() and is_key_name(path.name)]
     for path in sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)[_KEPT:]:
         remove_unused(path)
 
@@ -85,7 +86,8 @@ def remove_unused(folder: Path) -> None:
 def unused(chosen: str | None) -> Iterator[Unused]:
     """Versions in the cache that no training began with for a week, and what killed processes left of downloads.
 
-    A cache that this user does not own is skipped. Changes no file.
+    A cache that this user does not own is skipped, and so is a folder whose name is not that of a version. Changes no
+    file.
     """
     cache = cache_folder(chosen)
     if not cache.is_dir() or (chosen is None and not _is_own(cache)):
@@ -96,7 +98,7 @@ def unused(chosen: str | None) -> Iterator[Unused]:
             quiet_s = time.time() - path.stat().st_mtime
             if path in left:
                 yield Unused(path, "left by a download whose process is gone")
-            elif quiet_s > _UNUSED_S:
+            elif is_key_name(path.name) and quiet_s > _UNUSED_S:
                 yield Unused(path, f"no training began with it for {quiet_s / 86400:.0f} days")
 
 

@@ -47,6 +47,14 @@ def _not_empty(text: str) -> str:
     return text
 
 
+def _absolute(folder: str) -> str:
+    if not _not_empty(folder).startswith(("/", "~")):
+        raise ValueError(
+            f"{folder!r} is relative, and processes on nodes have other working folders; begin it with /"
+        )
+    return folder
+
+
 def _as_text(path: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
@@ -277,7 +285,7 @@ class StorageSettings(Section):
         description=f"URL with one of {', '.join(f'{scheme}://' for scheme in STORES)}, such as s3://bucket/folder; "
         "none: EVERGREEN_HOME, which all workers must share",
     )
-    node_cache: str | None = Field(
+    node_cache: Annotated[str, AfterValidator(_absolute)] | None = Field(
         None, description="Folder on each node for datasets from storage.url; none: among the temporary files"
     )
 

@@ -276,17 +276,30 @@ def sqlite_url(file: Path, driver: str) -> str:
     return f"{driver}:///" + (f"file:{quote(str(file))}?uri=true" if "?" in str(file) else str(file))
 
 
+def is_key_name(name: str) -> bool:
+    """Whether a folder's name is the beginning of a key or fingerprint, as the names of runs, datasets, searches are.
+
+    Folders with other names are not Evergreen's: a cache, a store or a home may be in a folder that holds other data.
+    """
+    return re.fullmatch("[0-9a-f]{16}", name) is not None
+
+
 def home_to_read() -> Home:
     """The same as :func:`home_to_write`, for a command that changes nothing: neither creates the folder nor tests it.
 
     A `~` at the beginning is a user's home directory, also where no shell has replaced it, as in a file of variables.
-    Raises :class:`ResourceError` when there is no such user.
+    Raises :class:`ResourceError` when there is no such user, and when the working folder is gone.
     """
     named = os.environ.get(HOME_VARIABLE) or ".evergreen"
     try:
         return Home(Path(named).expanduser().resolve())
     except RuntimeError as error:
         raise ResourceError(f"{HOME_VARIABLE}={named}: {error} Write the whole path of the folder.") from None
+    except FileNotFoundError:
+        raise ResourceError(
+            f"{HOME_VARIABLE}={named}: the working folder, to which this path is relative, does not exist any more. "
+            "Change to another folder, or write the whole path."
+        ) from None
 
 
 def home_to_write(for_run: bool = True) -> Home:

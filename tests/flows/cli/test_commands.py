@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import registered
-from prefect.exceptions import MissingResult
+from prefect.exceptions import MissingResult, UnfinishedRun
 from registered import BROKEN, MODEL, save
 from test_cli import HEAVY, evergreen
 
@@ -159,10 +159,17 @@ def test_a_reused_run_imports_neither_torch_nor_ray(finished_home: Home, command
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("lost_by", [MissingResult, UnfinishedRun])
 def test_a_release_that_prefect_lost_is_still_printed(
-    finished_home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    finished_home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lost_by: type[Exception],
 ) -> None:
-    """Prefect raises MissingResult for a finished run if its server confirmed the final state at a second request."""
+    """Prefect raises MissingResult for a finished run if its server confirmed the final state at a second request.
+
+    It raises UnfinishedRun for a run that was cancelled in Prefect meanwhile.
+    """
     monkeypatch.setenv("EVERGREEN_HOME", str(finished_home.root))
 
     calls = []
@@ -170,7 +177,7 @@ def test_a_release_that_prefect_lost_is_still_printed(
     def lost(*given: Any, **options: Any) -> None:
         calls.append(given)
         retrain(*given, **options)
-        raise MissingResult("the state has no data")
+        raise lost_by("the state has no data")
 
     monkeypatch.setattr(flows.retrain, "retrain", lost)
     monkeypatch.setattr(flows.preview, "release_if_unchanged", lambda *_: None)  # so that the flow runs

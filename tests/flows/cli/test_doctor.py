@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.cli.doctor import checks
 from flows.cli.main import main
 from tasks.doctor import machine, packages, services, store
 from tasks.doctor.prefect_server import check_server_answers
-from training.errors import EXIT_BAD_SETTING, EXIT_RESOURCE
+from training.errors import EXIT_BAD_SETTING, EXIT_RESOURCE, SettingError
 
 
 @pytest.fixture(autouse=True)
@@ -244,6 +245,42 @@ def test_a_dead_prefect_server_is_named_with_the_origin_of_its_address(tmp_path)
     profiles.unlink()
     (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{url}"\n')
     assert "prefect.toml" in said_of(tmp_path)
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Answers each GET with a page, and other requests with 405, as Prefect's server does outside of `/api`."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html></html>")
+
+    def do_POST(self):
+        self.send_error(405)
+
+    def log_message(self, *_arguments):
+        pass
+
+
+def test_an_address_without_prefect_s_api_is_a_wrong_setting():
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with (
+            temporary_settings({PREFECT_API_URL: url}),
+            pytest.raises(SettingError, match=rf"{url} .*whose address ends in /api\. .*correct the address"),
+        ):
+            check_server_answers()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:4200/api", "localhost"])
+def test_an_address_without_a_scheme_is_a_wrong_setting(url):
+    with (
+        temporary_settings({PREFECT_API_URL: url}),
+        pytest.raises(SettingError, match="begins neither with http:// nor with https://"),
+    ):
+        check_server_answers()
 
 
 @pytest.mark.usefixtures("prefect_harness")

@@ -59,7 +59,7 @@ def test_a_temporary_folder_goes_when_its_process_is_gone(own_tmp: Path, tmp_pat
     left = Path(killed.stdout.strip())
     assert (left.parent, left.exists()) == (own_tmp, True)
     with temporary_folder("model") as mine:
-        reused = mine.with_name(f"{mine.name}x")
+        reused = mine.with_name(f"evergreen-model-{os.getpid()}-abcdefgh")
         reused.mkdir()
         os.utime(reused, (time.time() - 86400,) * 2)  # by an earlier process with this process's id
         (own_tmp / "evergreen-notes").mkdir()  # created by a user, not by Evergreen
@@ -77,23 +77,30 @@ def test_the_lock_on_a_worker_s_folder_decides_and_not_its_process_id(own_tmp: P
     """As with a clock that was set, and in another container, where the id is that of another process or of none."""
     with scratch_folder("worker") as mine:
         os.utime(mine, (0, 0))
-        elsewhere = mine.rename(own_tmp / f"evergreen-worker-{ended_pid()}-abc")
+        elsewhere = mine.rename(own_tmp / f"evergreen-worker-{ended_pid()}-abcdefgh")
         assert found() == set()
         elsewhere.rename(mine)
-    left = own_tmp / f"evergreen-worker-{os.getpid()}-abc"
+    left = own_tmp / f"evergreen-worker-{os.getpid()}-abcdefgh"
     left.mkdir()
     assert found() == set()  # a worker has just made it, and has no lock yet
     (left / ".held").touch()
     assert found() == {left.name}
 
 
-def test_folders_without_a_pid_of_earlier_versions_go_after_a_day(own_tmp: Path) -> None:
-    for name in ("evergreen-rows-abc", "evergreen-model-abc"):
-        (own_tmp / name).mkdir()
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evergreen-model-diamonds",
+        "evergreen-rows-2025",
+        "evergreen-data-{pid}-backup",
+        "evergreen-{pid}-abcdefgh",
+    ],
+)
+def test_folders_that_a_user_named_like_evergreen_stay(own_tmp: Path, name: str) -> None:
+    folder = own_tmp / name.format(pid=ended_pid())
+    folder.mkdir()
+    os.utime(folder, (time.time() - 20 * 86400,) * 2)
     assert found() == set()
-    for folder in own_tmp.iterdir():
-        os.utime(folder, (time.time() - 2 * 86400,) * 2)
-    assert found() == {"evergreen-rows-abc", "evergreen-model-abc"}
 
 
 def test_a_session_of_ray_goes_when_nobody_uses_it(own_tmp: Path) -> None:
@@ -126,7 +133,7 @@ def test_folders_of_other_users_and_links_stay(own_tmp: Path) -> None:
     os.chown(theirs, 12345, 12345)
     elsewhere = own_tmp / "elsewhere"
     elsewhere.mkdir()
-    (own_tmp / f"evergreen-model-{ended_pid()}-abc").symlink_to(elsewhere)
+    (own_tmp / f"evergreen-model-{ended_pid()}-abcdefgh").symlink_to(elsewhere)
     assert found() == set()
 
 
@@ -140,7 +147,7 @@ def test_datasets_in_a_node_s_cache_that_nothing_uses_go(own_tmp: Path, tmp_path
     keep_plan(identify(home, ref, options, Digits().fetch(home.sources / "digits")))
     old, new = [], []
     for cache in (node_cache(None), node_cache(str(tmp_path / "cache"))):
-        for name, folders in (("old", old), ("new", new)):
+        for name, folders in (("01" * 8, old), ("0a" * 8, new)):
             folders.append(cache / "datasets" / "digits" / name)
             folders[-1].mkdir(parents=True)
             (folders[-1] / "part.parquet").write_bytes(b"rows")

@@ -19,7 +19,8 @@ from verified_run import made
 
 import tasks.cleanup.removals
 from flows.cli.main import main
-from tasks.cleanup import recipe_runs
+from tasks.cleanup import recipe_runs, retention
+from tasks.cleanup.old_searches import old_searches
 from tasks.cleanup.recipe_runs import runs_of
 from tasks.cleanup.retention import collect
 from tasks.registry.aliases import ROLLED_BACK_TAG
@@ -643,3 +644,12 @@ def test_a_run_that_is_removed_meanwhile_is_none(kept: Kept, monkeypatch: pytest
     gone = kept.runs[0].ingredients.with_name("removed") / "ingredients.json"
     monkeypatch.setattr(recipe_runs, "newest_first", lambda *_: [gone, kept.runs[1].ingredients])
     assert [run.paths for run in runs_of(kept.home, "digits").runs] == [kept.runs[1]]
+
+
+def test_folders_of_a_user_in_a_home_are_no_searches_and_no_raw_rows(home: Home) -> None:
+    folders = [home.searches("digits") / "notes", home.raw / "digits" / "2019"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        os.utime(folder, (0, 0))
+    assert list(old_searches(home, "digits", set())) == []
+    assert list(retention._data(home, "digits", set())) == []

@@ -25,7 +25,7 @@ from training.supervision.launch import launch, make_job
 DAY_S = 86400.0
 NAME = "0123456789abcdef"
 PREFIX = f"runs/digits/{NAME}"
-DATASET = "datasets/digits/aaaa"
+DATASET = "datasets/digits/aaaaaaaaaaaaaaaa"
 
 
 @pytest.fixture
@@ -86,6 +86,16 @@ def test_a_run_of_another_home_loses_only_what_no_attempt_can_commit(
     assert found(store) == []
     assert {key.rpartition("/")[2] for key in store.keys(f"{PREFIX}/files")} == {"state.pt", "unfinished"}
     assert store.keys(DATASET)
+
+
+def test_objects_that_evergreen_did_not_write_stay(store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    theirs = ["datasets/digits/train/a.png", "datasets/digits/labels.csv", "runs/digits/exp1/events"]
+    for key in theirs:
+        store.put_file(key, tmp_path / "file")
+    make_old(tmp_path / "store", 365)
+    assert found(store) == []
+    assert sorted(store.keys("")) == sorted(theirs)
 
 
 def test_a_run_without_change_for_30_days_is_abandoned_with_its_dataset(
@@ -171,7 +181,7 @@ def test_a_run_that_does_not_say_what_it_learns_keeps_all_datasets(
     """Runs of the version before recorded no dataset."""
     run_with_checkpoint(store, tmp_path, finished=True)
     make_old(tmp_path / "store", 8)
-    StoredRun(store, "runs/digits/older").begin("there/1/c", at_least=1)
+    StoredRun(store, "runs/digits/fedcba9876543210").begin("there/1/c", at_least=1)
     assert "stored dataset" not in kinds(store)
 
 

@@ -173,12 +173,15 @@ def test_a_manifest_that_evergreen_did_not_write_is_replaced(
 def test_a_node_keeps_two_versions(small_version: DatasetVersion, store: ObjectStore, tmp_path: Path) -> None:
     publish(small_version, store)
     folder = Path(fetch(small_version, store, tmp_path / "node").path)
-    for name in ("a", "b", "c"):
+    for name in (letter * 16 for letter in "abc"):
         (folder.parent / name).mkdir()
         os.utime(folder.parent / name, (time.time() - 10,) * 2)  # times of one moment would be equal
+    (folder.parent / "photos of a user").mkdir()
+    os.utime(folder.parent / "photos of a user", (0, 0))
     fetch(small_version, store, tmp_path / "node")
-    assert len([path for path in folder.parent.iterdir() if path.is_dir()]) == 2
+    assert len([path for path in folder.parent.iterdir() if path.is_dir()]) == 3
     assert folder.is_dir()
+    assert (folder.parent / "photos of a user").is_dir()
 
 
 _HOLDS = """
@@ -211,7 +214,7 @@ def test_a_version_that_a_worker_reads_stays_on_the_node(
     os.utime(read, (0, 0))
     publish(small_version, store)
     with another_worker_reads(read):
-        for name in ("a", "b"):
+        for name in ("a" * 16, "b" * 16):
             (folder.parent / name).mkdir()
         fetch(small_version, store, cache)
         assert read.is_dir()
@@ -227,10 +230,12 @@ def test_a_version_that_a_worker_reads_stays_on_the_node(
 def test_what_nobody_uses_on_a_node_is_found_without_a_change(tmp_path: Path) -> None:
     """A version of a week ago, and a download whose process is gone; not a download that is going on."""
     recipe = tmp_path / "node" / "datasets" / "small"
-    old, new, dead, going = (recipe / name for name in ("old", "new", ".dead.0a.tmp", ".going.0b.tmp"))
-    for folder in (old, new, dead, going):
+    names = ("01" * 8, "0a" * 8, ".dead.0a.tmp", ".going.0b.tmp", "photos of a user")
+    old, new, dead, going, photos = (recipe / name for name in names)
+    for folder in (old, new, dead, going, photos):
         folder.mkdir(parents=True)
-    os.utime(old, (0, 0))
+    for folder in (old, photos):
+        os.utime(folder, (0, 0))
     (recipe / "dead.lock").touch()
     with FileLock(recipe / "going.lock"):
         before = {path: path.stat().st_mtime_ns for path in recipe.rglob("*")}
@@ -239,7 +244,7 @@ def test_what_nobody_uses_on_a_node_is_found_without_a_change(tmp_path: Path) ->
         for entry in list(unused(str(tmp_path / "node"))):
             remove_unused(entry.path)
         remove_unused(going)
-    assert {path for path in recipe.iterdir() if path.is_dir()} == {new, going}
+    assert {path for path in recipe.iterdir() if path.is_dir()} == {new, going, photos}
     assert list(unused(str(tmp_path / "none"))) == []
 
 
