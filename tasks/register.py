@@ -47,6 +47,7 @@ from tasks.registry.safe_loading import (
     METADATA_TAG,
     TRANSFORM_TAG,
     WEIGHTS_FILE_TAG,
+    NotDownloadedError,
     digest_of_logged,
 )
 from tasks.registry.training_rows import record_training_rows
@@ -188,7 +189,9 @@ def find_or_create(
     """Number of the version that an earlier attempt registered for this run and these weights, else of a new one."""
     tags = tags_of_candidate(plan, trained)
     # An earlier attempt may have been killed, or have lost the server's answers, after it made several versions.
-    if (number := delete_duplicates(lease, tags)) is not None and not _deleted_if_damaged(lease, number):
+    if (number := delete_duplicates(lease, tags)) is not None and not _deleted_if_damaged(
+        lease, number, own_store=plan.settings.tracking.uri is None
+    ):
         return number
     rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
     example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
@@ -198,10 +201,12 @@ def find_or_create(
     return create_version(lease, plan, version, trained, run_id, uri)
 
 
-def _deleted_if_damaged(lease: Lease, number: str) -> bool:
+def _deleted_if_damaged(lease: Lease, number: str, own_store: bool) -> bool:
     """Delete a version whose files are missing or damaged, as after a power cut; returns whether it was deleted.
 
     A version with an alias, or one that was rolled back, is left alone: what to do with it is for a person to decide.
+    Raises :class:`NotDownloadedError` for files that a server's store does not give, unless the store is the home's
+    (`own_store`): the store may lack credentials, or be away, and the files be sound.
     """
     version = lease.client.get_model_version(lease.model, number)
     if version.aliases or ROLLED_BACK_TAG in version.tags:
@@ -209,6 +214,8 @@ def _deleted_if_damaged(lease: Lease, number: str) -> bool:
     try:
         load_version(lease.home, lease.model, number)
     except DataError as error:
+        if isinstance(error, NotDownloadedError) and not own_store:
+            raise
         reason = str(error).partition(". ")[0]
         log.warning("%s. The version is deleted, and the model registered again.", reason)
         lease.check()

@@ -56,7 +56,9 @@ def train(plan: RunPlan, version: DatasetVersion) -> TrainedModel:
     with (
         shown_progress(plan.settings.epochs, words_of(plan)) as listener,
         also_tracked(plan) as others,
-        publisher.running(listener, ProgressArtifact(artifact_key(plan.recipe.name, "training")), *others),
+        publisher.running(
+            listener, ProgressArtifact(artifact_key(plan.recipe.name, "training")), trackers=others
+        ),
     ):
         return launch(job, failures_of_this_flow_run(plan.paths))
 

@@ -90,6 +90,10 @@ def _tokenizer_in(folder: Path, table: TableSchema | None) -> str:
     return (folder / TOKENIZER_FILE).read_text(encoding="utf-8")
 
 
+class NotDownloadedError(DataError):
+    """The files of a version could not be downloaded: they are missing or damaged, or their store can't be used."""
+
+
 def copy_weights(home: Home, model: str, number: str, target: Path) -> None:
     """Copy the weights for further training that version `number` contains to the file `target`, after its checks.
 
@@ -138,7 +142,7 @@ def _checked_files(home: Home, model: str, number: str) -> "Iterator[tuple[Path,
     os.environ |= NO_PICKLE
     name = f"model {model} version {number}"
     with temporary_folder("model") as aside:
-        with _load_errors_explained(name, EvergreenError):
+        with _load_errors_explained(name, EvergreenError, otherwise=NotDownloadedError):
             tags = _tags(model, number)
             folder = Path(
                 mlflow.artifacts.download_artifacts(f"models:/{model}/{number}", dst_path=str(aside))
@@ -179,8 +183,10 @@ def _read_metadata(metadata: Mapping[str, Any] | None) -> _Metadata:
 
 
 @contextmanager
-def _load_errors_explained(name: str, *unchanged: type[EvergreenError]) -> Iterator[None]:
-    """Raise errors of the types `unchanged` as they are, a missing library as SettingError, others as DataError."""
+def _load_errors_explained(
+    name: str, *unchanged: type[EvergreenError], otherwise: type[DataError] = DataError
+) -> Iterator[None]:
+    """Raise errors of the types `unchanged` as they are, a missing library as SettingError, others as `otherwise`."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -193,7 +199,7 @@ def _load_errors_explained(name: str, *unchanged: type[EvergreenError]) -> Itera
         if known is not None and isinstance(known, unchanged):
             raise known from error
         reason = f"{type(error).__name__}: {error}"
-        raise DataError(f"{name} can't be loaded ({reason}). {_remedy(name)}") from error
+        raise otherwise(f"{name} can't be loaded ({reason}). {_remedy(name)}") from error
 
 
 def registered_inputs(model: str, number: str) -> tuple[tuple[int, ...], ProblemName, TableSchema | None]:

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -58,16 +58,20 @@ class Publisher:
         self._tail = self.file.tail()
 
     @contextmanager
-    def running(self, *listeners: Callable[[Point], None]) -> Iterator[None]:
+    def running(
+        self, *listeners: Callable[[Point], None], trackers: Sequence[Callable[[Point], None]] = ()
+    ) -> Iterator[None]:
         """Publish in the background while the block runs; remaining points are sent when the block ends.
 
-        `listeners` get each new point; an earlier process has shown those that the file has now.
+        `trackers` get all points; `listeners` get the new ones, as an earlier process has shown those that the file has
+        now.
 
         Raises :class:`OutageError` when MLflow does not accept the remaining points within `outage_s` seconds.
         """
+        self._listeners = tuple(trackers)
         with suppress(OSError):  # the thread reads the file again
             self._read_on()
-        self._listeners = listeners
+        self._listeners = (*listeners, *trackers)
         self._monitors = self.with_system_metrics
         # The thread runs in a copy of this context, so that Prefect assigns listeners' log records to this task run.
         run = copy_context().run

@@ -2,8 +2,10 @@
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import mlflow.artifacts
 import pytest
 
 from flows import retrain as flow
@@ -14,7 +16,7 @@ from tasks.registry.unjudged import NOT_JUDGED
 from tasks.trackers.mlflow_run import RUN_KEY_TAG, connect
 from tasks.verify import verify
 from training import identity
-from training.errors import SettingError
+from training.errors import DataError, SettingError
 from training.records import Release
 from training.storage.paths import Home, RunPaths
 from training.storage.record_files import read_record
@@ -200,3 +202,19 @@ def test_a_full_disk_ends_the_run(killed: Any, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(OSError, match="No space left"):
         run(seed=1)
     assert VERDICT_TAG not in killed.get_model_version("digits", "1").tags
+
+
+@pytest.mark.extended
+def test_a_version_whose_files_a_server_does_not_give_is_not_deleted(
+    killed: Any, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store of the server's artifacts may be away, or refuse this machine's credentials."""
+
+    def away(*_given: Any, **_options: Any) -> None:
+        raise RuntimeError("Unable to locate credentials")
+
+    lease: Any = SimpleNamespace(client=killed, home=home, model="digits")
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", away)
+    with pytest.raises(DataError, match="Unable to locate credentials"):
+        module._deleted_if_damaged(lease, "1", own_store=False)
+    assert killed.get_model_version("digits", "1").version == 1

@@ -1,5 +1,6 @@
 """Copies of the training state at one step, so that training continues while the copy is written to disk."""
 
+from collections import Counter
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,8 @@ class StateCopies:
                 return copy
             return copy.copy_(value.detach())
         if isinstance(value, dict):
-            return {key: self._copy(item, kept, used, steady) for key, item in value.items()}
+            copied = {key: self._copy(item, kept, used, steady) for key, item in value.items()}
+            return Counter(copied) if type(value) is Counter else copied
         if isinstance(value, list | tuple):
             return type(value)(self._copy(item, kept, used, steady) for item in value)
         return value

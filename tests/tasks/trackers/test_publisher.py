@@ -54,7 +54,7 @@ def test_a_point_that_is_computed_again_during_an_outage_is_in_mlflow_once(
     }
 
 
-def test_a_listener_gets_new_points_alone_whatever_their_time(
+def test_a_listener_gets_new_points_alone_whatever_their_time_and_a_tracker_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file has points of an earlier process; the clock of the workers' machine may be behind."""
@@ -64,9 +64,12 @@ def test_a_listener_gets_new_points_alone_whatever_their_time(
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     run = client.create_run("0").info.run_id
     file.append(1, 1, {"loss": 1.0})
-    shown: list[int] = []
+    shown, sent = list[int](), list[int]()
     monkeypatch.setattr(metrics, "time", SimpleNamespace(time=lambda: time.time() - 3600))
-    with Publisher(lambda: (client, run), file, outage_s=10).running(lambda point: shown.append(point.step)):
+    publisher = Publisher(lambda: (client, run), file, outage_s=10)
+    with publisher.running(
+        lambda point: shown.append(point.step), trackers=[lambda point: sent.append(point.step)]
+    ):
         file.append(2, 1, {"loss": 0.5})
-    assert shown == [2]
+    assert (shown, sent) == ([2], [1, 2])
     assert {point.step for point in client.get_metric_history(run, "loss")} == {1, 2}

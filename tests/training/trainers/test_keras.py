@@ -286,6 +286,19 @@ def keras_model(layer: str, after: str = "") -> str:
             "import torch\n" + keras_model("keras.layers.TorchModuleWrapper(torch.nn.Linear(64, outputs))"),
             "contains a PyTorch module",
         ),
+        (
+            keras_model("keras.layers.SpectralNormalization(keras.layers.Dense(outputs))"),
+            "assigns to its trained weight .*kernel in training",
+        ),
+        (
+            keras_model("keras.layers.ActivityRegularization(l2=1.0), keras.layers.Dense(outputs)"),
+            "adds losses of its own",
+        ),
+        (
+            "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data):\n        raise AssertionError\n"
+            "return Own([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(outputs)])",
+            "a train_step of its own",
+        ),
         ("import torch\nreturn torch.nn.Linear(3, 4)", "a Linear; trainer Keras needs a keras.Model"),
         (
             "import keras\nreturn keras.Sequential([keras.Input((3, 4)), keras.layers.Dense(outputs)])",

@@ -86,6 +86,23 @@ def test_hooks_of_the_start_of_an_epoch_change_a_resumed_training_once(
     assert read_attempts(job.paths)[1].first_step % (trained.steps / 3) > 0
 
 
+def test_hooks_of_the_start_of_an_epoch_follow_that_of_the_training(
+    home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = changed(
+        write_lightning(tmp_path / "recipe"),
+        ("    def configure_opt", _hook("on_train_start(self)", "self.began = 1.0")),
+        ("    def configure_opt", _hook("on_train_epoch_start(self)", "self.began += 1.0")),
+    )
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint={"every_steps": 2})
+    trained = launch(calm)
+    assert trained.reproducible, trained.reproducible_reason
+    job = small_job(home, small_version, recipe, checkpoint={"every_steps": 2})
+    crash_at(0.5 * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    assert read_attempts(job.paths)[1].first_step % (trained.steps / 3) > 0
+
+
 def test_the_hooks_of_a_datamodule_are_called_and_its_state_is_restored(
     home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +253,24 @@ def test_manual_optimization_resumes_to_the_same_bits(
             [
                 (
                     "    def configure_opt",
+                    _hook("on_train_epoch_start(self)", "next(self.parameters()).requires_grad_(False)"),
+                )
+            ],
+            "the training froze or unfroze",
+        ),
+        (
+            [
+                (
+                    "    def configure_opt",
+                    _hook("on_save_checkpoint(self, c)", "del c['state_dict'][next(iter(c['state_dict']))]"),
+                )
+            ],
+            "on_save_checkpoint removes .* from the state of the module",
+        ),
+        (
+            [
+                (
+                    "    def configure_opt",
                     _hook(
                         "configure_callbacks(self)", "return [L.pytorch.callbacks.EarlyStopping('val_loss')]"
                     ),
@@ -305,6 +340,8 @@ def test_manual_optimization_resumes_to_the_same_bits(
     ],
     ids=[
         "object",
+        "frozen",
+        "pruned state",
         "early stopping",
         "unfreezing",
         "learning rate finder",

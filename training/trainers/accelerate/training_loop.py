@@ -23,8 +23,8 @@ from training.trainers.network.accelerate_state import check_no_plugin
 from training.trainers.network.accumulators import Interval
 from training.trainers.network.feeds import Batch, MemoryFeed
 from training.trainers.network.inputs import inputs_of, model_shape
-from training.trainers.network.logged_values import mean_of_ranks
-from training.trainers.network.modules import build_module
+from training.trainers.network.logged_values import mean_of_ranks, metric_name
+from training.trainers.network.modules import build_module, check_same_trained, trained_weights
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.progress import Epoch, Progress
 from training.trainers.network.validation import evaluating, mean_over, rows_at_once
@@ -42,6 +42,7 @@ class LoopState:
         self.inputs = inputs_of(recipe, version, settings, ranks.device)
         self.batch_rows = rows_at_once(objective_named(version.problem), version, settings)
         self.registered: dict[str, Any] = {}
+        self.trained = frozenset[str]()  # names of the trained weights when register() was called
         self.metrics: dict[str, float | torch.Tensor] = {}
         self.rate = 0.0  # learning rate of the newest step
         self.own_metrics = RecipeMetrics(recipe.name, recipe.metrics, version, ranks.device)
@@ -61,7 +62,11 @@ class LoopState:
         return objective_named(self.version.problem).torch_targets(targets, self.version)
 
     def state(self) -> dict[str, Any]:
-        """State of the model and of the other objects. Raises :class:`TrainingError` as :func:`plain_state` does."""
+        """State of the model and of the other objects.
+
+        Raises :class:`TrainingError` as :func:`plain_state` does, and for weights that were frozen or unfrozen.
+        """
+        check_same_trained(self.model, self.trained)
         others = {name: each.state_dict() for name, each in self.registered.items() if name != "model"}
         scalers = {name: scaler.state_dict() for name, scaler in self._scalers().items()}
         kept = {"model": self.model.state_dict(), "others": others, "scalers": scalers}
@@ -90,7 +95,8 @@ class LoopState:
 
     def same_weights(self) -> list[torch.Tensor]:
         """See :class:`training.trainers.network.learner.Learner`."""
-        return list(self.model.parameters())
+        modules = [_unwrapped(each)[-1] for each in self.registered.values() if isinstance(each, nn.Module)]
+        return [weight for module in modules for weight in module.parameters()]
 
     def changed_by_update_alone(self) -> Set[int]:
         """Empty: the loop may change any tensor at any time."""
@@ -220,6 +226,7 @@ class TrainingLoop:
                 "DistributedDataParallel: pass the model that accelerator.prepare(...) returns"
             )
         self._state.registered = {"model": model, **others}
+        self._state.trained = trained_weights(self._state.model)
         if set(self._state.model.state_dict()) != self._names:
             raise TrainingError(
                 "register() got a model whose state differs from that of the recipe's build_model: pass the module of "
@@ -309,7 +316,7 @@ class TrainingLoop:
         losses, scores = self._objective.torch_sums(outputs.detach(), batch.targets, job.dataset)
         self._since.add(losses, scores, batch.rows)
         self._state.metrics = {  # tensors stay on the device until a metric point needs their values
-            f"loop/{name}": value.detach() if isinstance(value, torch.Tensor) else value
+            f"loop/{metric_name(name)}": value.detach() if isinstance(value, torch.Tensor) else value
             for name, value in metrics.items()
         }
         optimizer = self._state.registered.get("optimizer")

@@ -17,6 +17,10 @@ from training.trainers.network.modules import model_example
 
 _SEED = "seed_generator_state"  # name that Keras gives to the state of each of its random generators
 _MOST_SEEDS = 2**31 - 1
+_OWN_LOSSES = (
+    "the Keras model adds losses of its own, by a regularizer or add_loss, and the loss is that of the recipe's "
+    "problem; remove them, and use training.weight_decay"
+)
 Tensors = Mapping[str, torch.Tensor]
 # (values of variables by name, rows, whether to train) -> (output, new values of variables by name)
 Compute = Callable[[Tensors, torch.Tensor, bool], tuple[Any, dict[str, torch.Tensor]]]
@@ -68,7 +72,8 @@ class KerasModule(nn.Module):
 def _computation(model: Any, variables: Mapping[str, Any], updated: Sequence[str]) -> Compute:
     """The model's computation as a function that changes no variable of the model.
 
-    In training, the function also returns the new values of the variables whose names are in `updated`.
+    In training, the function also returns the new values of the variables whose names are in `updated`, and raises
+    :class:`TrainingError` for a layer that assigns to another variable, or adds a loss.
     """
     keras = torch_keras()
     seeds = [variable for variable in model.variables if variable.name == _SEED]
@@ -79,13 +84,31 @@ def _computation(model: Any, variables: Mapping[str, Any], updated: Sequence[str
             keras.utils.set_random_seed(_drawn())  # of the generator that random operations without seed use
             mapping += [(state, torch.tensor([_drawn(), 0], dtype=state.value.dtype)) for state in seeds]
         unseeded = seeds_from_torch() if training else nullcontext()
-        with unseeded, keras.device(str(inputs.device)), keras.StatelessScope(mapping) as scope:
+        with (
+            unseeded,
+            keras.device(str(inputs.device)),
+            keras.StatelessScope(mapping, collect_losses=True) as scope,
+        ):
+            before = {name: scope.get_current_value(variable) for name, variable in variables.items()}
             output = model(inputs, training=training)
             if not training:
                 return output, {}
-            return output, {name: scope.get_current_value(variables[name]) for name in updated}
+            after = {name: scope.get_current_value(variable) for name, variable in variables.items()}
+            _check_pass(scope.losses, [name for name in after if after[name] is not before[name]], updated)
+            return output, {name: after[name] for name in updated}
 
     return compute
+
+
+def _check_pass(losses: Sequence[Any], assigned: Sequence[str], may_be: Sequence[str]) -> None:
+    """Refuse what a layer does in training passes alone, and this loop would not apply."""
+    if losses:
+        raise TrainingError(_OWN_LOSSES)
+    if wrong := [name for name in assigned if name not in may_be]:
+        raise TrainingError(
+            f"a layer of the Keras model assigns to its trained weight {wrong[0]} in training, as "
+            "SpectralNormalization does. This loop changes trained weights by the optimizer alone; leave the layer out"
+        )
 
 
 def _drawn() -> int:
@@ -137,10 +160,13 @@ def _check(keras: Any, model: Any) -> None:
             "Torch(build_model) for a PyTorch module"
         )
     if model.losses:
-        raise TrainingError(
-            "the Keras model adds losses of its own, by a regularizer or add_loss, and the loss is that of the "
-            "recipe's problem; remove them, and use training.weight_decay"
-        )
+        raise TrainingError(_OWN_LOSSES)
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise TrainingError(
+                f"the Keras model has a {method} of its own, which only model.fit would call. Remove it: the loss is "
+                "that of the recipe's problem. For a loop of your own, use Accelerate(train)"
+            )
     if constrained:
         raise TrainingError(
             f"the Keras model has a constraint on {constrained[0]}, which only Keras' optimizers apply; remove it"

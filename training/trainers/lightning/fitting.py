@@ -31,6 +31,7 @@ from training.trainers.lightning.datamodule import data_arguments
 from training.trainers.lightning.learner import Learner
 from training.trainers.lightning.own_settings import own_settings
 from training.trainers.network.feeds import Batch, MemoryFeed
+from training.trainers.network.modules import trained_weights
 from training.trainers.network.progress import Progress
 from training.trainers.network.validation import evaluating
 from training.trainers.ranks import Ranks
@@ -58,6 +59,9 @@ class Fitting(Callback):
         self.began, self.optimizer_steps = 0.0, 0
         self.names_before_validation: set[str] = set()
         self.validation_names: set[str] = set()
+        self.enters_epoch = (
+            False  # whether the hooks of the epoch's start must be repeated, of an epoch that is resumed
+        )
 
     def run(self, position: Position) -> None:
         """Train from `position` to the end. Raises :class:`TrainingError` if the module ends the training early."""
@@ -150,24 +154,32 @@ class Fitting(Callback):
                 )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the handler of SIGTERM, and repeat the hooks of an epoch that is resumed between its steps.
-
-        Lightning's own handler would end the training after the present step, without a checkpoint. Its hooks of an
-        epoch's start may set what no checkpoint has, such as the parts of the module in evaluation mode. The state that
-        checkpoints have is that after these hooks, so their changes to this state are undone.
-        """
+        """Restore the handler of SIGTERM: Lightning's would end the training after the present step, without a save."""
+        del trainer, pl_module
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self.sigterm_handler)
-        if self.position.step_in_epoch:
-            others = [callback for callback in trainer.callbacks if callback is not self]
-            with _unchanged([pl_module, *trainer.optimizers, *_schedulers(trainer), *others]):
-                for callback in others:
-                    callback.on_train_epoch_start(trainer, pl_module)
-                pl_module.on_train_epoch_start()
+        self.enters_epoch = bool(self.position.step_in_epoch)
+
+    def _repeat_epoch_start(self) -> None:
+        """Repeat the hooks of the start of an epoch that is resumed between its steps.
+
+        The hooks may set what no checkpoint has, such as the parts of the module in evaluation mode. The state that
+        checkpoints have is that after these hooks, so their changes to this state are undone. Called before the first
+        batch is fetched, so that all hooks of the training's start have run.
+        """
+        trainer, module = self.learner.trainer, self.learner.module
+        self.learner.trained = trained_weights(module)
+        others = [callback for callback in trainer.callbacks if callback is not self]
+        with _unchanged([module, *trainer.optimizers, *_schedulers(trainer), *others]):
+            for callback in others:
+                callback.on_train_epoch_start(trainer, module)
+            module.on_train_epoch_start()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the previous epoch here: in Lightning's hook for that end, some learning rates are not updated yet."""
-        del trainer, pl_module
+        del trainer
+        if self.learner.trained is None:
+            self.learner.trained = trained_weights(pl_module)
         if self._close_epoch():
             self.epoch = self.progress.begin_epoch(self.position)
 
@@ -278,6 +290,9 @@ class Fitting(Callback):
 
     def _finish_step(self) -> None:
         """Count the step that Lightning has completed; save a checkpoint and stop the training if due."""
+        if self.enters_epoch:
+            self.enters_epoch = False
+            self._repeat_epoch_start()
         rows, self.uncounted_rows = self.uncounted_rows, 0
         if rows:
             self.epoch_is_over = self.progress.finish_step(self.epoch, rows)

@@ -1,6 +1,5 @@
 """The LightningModule that is trained, and its state, which checkpoints hold as tensors, numbers and text."""
 
-import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -10,7 +9,7 @@ from lightning.pytorch.plugins.io import CheckpointIO  # noqa: TID253
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, stream_key
-from training.errors import SettingError
+from training.errors import SettingError, TrainingError
 from training.problems.objectives import objective_named
 from training.recipe import Recipe
 from training.recipe_metrics import RecipeMetrics
@@ -18,8 +17,8 @@ from training.records import DatasetVersion
 from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
 from training.trainers.network.inputs import inputs_of, model_shape
-from training.trainers.network.logged_values import mean_of_ranks
-from training.trainers.network.modules import build_module
+from training.trainers.network.logged_values import mean_of_ranks, metric_name
+from training.trainers.network.modules import build_module, check_same_trained
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.validation import evaluating, mean_over, rows_at_once
 from training.trainers.ranks import Ranks
@@ -60,6 +59,7 @@ class Learner:
 
     trainer: Trainer  # set before the first step
     at_epoch_start: bool = False  # whether Lightning is between two epochs
+    trained: frozenset[str] | None = None  # names of the trained weights when the training began
     rate: float = 0.0  # learning rate of the newest step
 
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
@@ -83,12 +83,20 @@ class Learner:
     def state(self) -> dict[str, Any]:
         """Lightning's checkpoint without hyperparameters, which the recipe sets; empty on all ranks but the first.
 
-        Raises :class:`TrainingError` for a part that is neither tensor, number nor text.
+        Raises :class:`TrainingError` for a part that is neither tensor, number nor text, for a state that lacks a part
+        of the module's, and for weights that were frozen or unfrozen meanwhile.
         """
+        if self.trained is not None:
+            check_same_trained(self.module, self.trained)
         self.trainer.save_checkpoint("checkpoint")
         checkpoint, self.exchange.saved = self.exchange.saved, {}
         if not self.ranks.is_first:
             return {}
+        if missing := self.module.state_dict().keys() - checkpoint["state_dict"].keys():
+            raise TrainingError(
+                f"on_save_checkpoint removes {min(missing)} and {len(missing) - 1} more from the state of the module. "
+                "Checkpoint and finished model need the whole state: leave it as it is."
+            )
         if self.at_epoch_start:
             _forget_announced_epoch(checkpoint)
         rest = {
@@ -189,7 +197,5 @@ def _forget_announced_epoch(checkpoint: dict[str, Any]) -> None:
 
 def _values(metrics: Mapping[str, torch.Tensor], names: Set[str]) -> dict[str, float]:
     return {
-        "lightning/" + re.sub(r"[^\w./ -]", "_", name): float(metrics[name])
-        for name in sorted(names)
-        if name in metrics
+        "lightning/" + metric_name(name): float(metrics[name]) for name in sorted(names) if name in metrics
     }

@@ -2,9 +2,12 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 
 from training.trainers.ranks import Ranks
+
+_LONGEST_NAME = 200  # characters; MLflow allows 250
 
 
 def mean_of_ranks(values: Mapping[str, float], ranks: Ranks) -> dict[str, float]:
@@ -31,3 +34,9 @@ def _common(values: Mapping[str, float], ranks: Ranks) -> list[str]:
     gathered: list[list[str]] = [[] for _ in range(ranks.world_size)]
     torch.distributed.all_gather_object(gathered, names)
     return sorted(set.intersection(*map(set, gathered)))
+
+
+def metric_name(name: str) -> str:
+    """The name of a metric that a user's code logs, with `_` for what MLflow takes in no name, cut to 200 characters."""
+    parts = re.sub(r"[^\w./ -]", "_", name).split("/")
+    return "/".join(part for part in parts if part.strip(". "))[:_LONGEST_NAME] or "_"

@@ -1,7 +1,11 @@
 """Builds the module of a recipe, and checks that it fits the dataset."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch  # noqa: TID253 - imported by processes that train, export or score a model
 from torch import nn  # noqa: TID253
+from torch.nn.parameter import is_lazy  # noqa: TID253
 
 from training.checkpoints.weights import DTYPE_NAMES
 from training.errors import SettingError, TrainingError
@@ -14,6 +18,9 @@ DTYPES = frozenset(getattr(torch, name) for name in DTYPE_NAMES.values())  # of 
 
 def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Build a new model of the recipe, and check that it gives `outputs` values for each row of inputs of `shape`.
+
+    The check changes no state of the model, as a first pass may that initialises it. Submodules keep the mode, training
+    or evaluation, in which `build_model` returns them.
 
     Raises :class:`training.errors.TrainingError` if the model fails or does not fit the data, or if `build_model`
     fails, returns no module, or reads a file that is not kept with the run.
@@ -32,10 +39,40 @@ def build_module(recipe: Recipe, shape: tuple[int, ...], outputs: int) -> nn.Mod
             f"recipe {recipe.name}: build_model returned a {type(module).__name__}; it must return a torch.nn.Module"
         )
     _check_state(recipe.name, module)
-    output = _output_shape(recipe.name, module.eval(), shape)
+    modes = [(part, part.training) for part in module.modules()]
+    with _unchanged_state(module):
+        output = _output_shape(recipe.name, module.eval(), shape)
     if output != (2, outputs):
         raise TrainingError(f"recipe {recipe.name}: {_outputs_message(shape, output, outputs)}")
-    return module.train()
+    for part, mode in modes:
+        part.training = mode
+    return module
+
+
+@contextmanager
+def _unchanged_state(module: nn.Module) -> Iterator[None]:
+    """Restore weights and buffers after the block; lazy ones, which the block creates, stay."""
+    before = {name: value.clone() for name, value in module.state_dict().items() if not is_lazy(value)}
+    yield
+    with torch.no_grad():
+        for name, value in module.state_dict().items():
+            if name in before and value.shape == before[name].shape:
+                value.copy_(before[name])
+
+
+def trained_weights(module: nn.Module) -> frozenset[str]:
+    """Names of the weights that an optimizer may change: those with `requires_grad`."""
+    return frozenset(name for name, weight in module.named_parameters() if weight.requires_grad)
+
+
+def check_same_trained(module: nn.Module, before: frozenset[str]) -> None:
+    """Raise :class:`TrainingError` if other weights than `before` are trained now, which no checkpoint records."""
+    if changed := before ^ trained_weights(module):
+        raise TrainingError(
+            f"the training froze or unfroze {min(changed)}: workers exchange the gradients of the weights that are "
+            "trained from the start, and a resumed training would not know of the change. Set requires_grad where the "
+            "model is built, or give a part of the model a lower learning rate."
+        )
 
 
 def _check_state(recipe: str, module: nn.Module) -> None:

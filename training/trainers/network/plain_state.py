@@ -1,5 +1,6 @@
 """Reduces the state of a training to what can be read back without running code."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ def plain_state(value: Any, name: str, remedy: str) -> Any:
     `remedy` is the end of the message.
     """
     if isinstance(value, dict):
-        return {
+        plain = {
             plain_state(key, f"a key of {name}", remedy): plain_state(part, f"{name}[{key!r}]", remedy)
             for key, part in value.items()
         }
+        return Counter(plain) if type(value) is Counter else plain  # the milestones of MultiStepLR
     if type(value) in (list, tuple):
         parts = [plain_state(part, f"{name}[{index}]", remedy) for index, part in enumerate(value)]
         return tuple(parts) if isinstance(value, tuple) else parts

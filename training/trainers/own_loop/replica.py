@@ -85,7 +85,7 @@ class LoopReplica:
     def build(self, recipe: Recipe) -> nn.Module:
         """A new module of the recipe on the rank's device, in training mode."""
         outputs = self.objective.outputs(self.version)
-        return build_module(recipe, model_shape(self.version), outputs).to(self.ranks.device)
+        return build_module(recipe, model_shape(self.version), outputs).train().to(self.ranks.device)
 
     def shard(self) -> None:
         """Called before the optimizer is built: a strategy that divides the weights among the ranks does so here."""

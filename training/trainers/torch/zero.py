@@ -146,7 +146,7 @@ class ZeroReplica(CollectiveReplica):
             for kind, value in values.items():
                 if not _has_numbers_of(self._shapes[name], value):
                     for flat in self._flat_weights():
-                        self.optimizer.state[flat][kind] = value.clone() if torch.is_tensor(value) else value
+                        self.optimizer.state[flat][kind] = _copied(value, flat.device)
                     continue
                 for flat in self._flat_weights():
                     self.optimizer.state[flat].setdefault(kind, torch.zeros_like(flat, requires_grad=False))
@@ -232,6 +232,10 @@ def _has_numbers_of(shape: tuple[int, ...], value: Any) -> bool:
     if isinstance(value, StoredRows):
         return True
     return isinstance(value, torch.Tensor) and tuple(value.shape) == shape
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    return value.to(device, copy=True) if torch.is_tensor(value) else value
 
 
 def _numbers(value: torch.Tensor | StoredRows, start: int, count: int) -> torch.Tensor:

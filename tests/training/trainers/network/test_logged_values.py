@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from mlflow.utils.validation import _validate_metric_name
 
-from training.trainers.network.logged_values import mean_of_ranks
+from training.trainers.network.logged_values import mean_of_ranks, metric_name
 from training.trainers.ranks import Ranks
 
 WORLD = 3
@@ -39,3 +40,22 @@ def test_all_ranks_get_the_means_and_keep_values_of_one_rank_alone(tmp_path: Pat
 def test_a_single_process_keeps_its_finite_values() -> None:
     ranks = Ranks.of_this_process(use_gpu=False)
     assert mean_of_ranks({"a": 2.0, "b": math.inf}, ranks) == {"a": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("recall@10", "recall_10"),
+        ("f1 (macro), %", "f1 _macro__ _"),
+        ("val//loss", "val/loss"),
+        ("../../x", "x"),
+        ("/a/./b", "a/b"),
+        ("größe", "größe"),
+        ("@", "_"),
+        ("..", "_"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_names_that_mlflow_does_not_take_are_changed(name: str, expected: str) -> None:
+    assert metric_name(name) == expected
+    _validate_metric_name(f"loop/{metric_name(name)}")
