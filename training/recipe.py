@@ -45,6 +45,7 @@ from training.storage.given_paths import resolved
 from training.text_shape import TextShape as TextShape
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
+_LONGEST_NAME = 200  # bytes; file systems allow 255
 BUILT_IN = (
     "digits",
     "digits-lightning",
@@ -120,10 +121,10 @@ def _executed(path: Path, files: list[Path]) -> Recipe:
     recipe = getattr(_import_file(path, files), "recipe", None)
     if not isinstance(recipe, Recipe):
         raise SettingError(f"recipe {path}: the file must define `recipe = Recipe(...)`")
-    if not _NAME.fullmatch(recipe.name):
+    if not _NAME.fullmatch(recipe.name) or len(recipe.name.encode()) > _LONGEST_NAME:
         raise SettingError(
             f"recipe {path}: name {recipe.name!r} is the name of folders and of the registered model; use at most 100 "
-            "letters, digits, `_`, `-` and `.`, the first not `-` or `.`"
+            f"letters, digits, `_`, `-` and `.`, the first not `-` or `.`, and {_LONGEST_NAME} bytes in UTF-8"
         )
     return recipe
 

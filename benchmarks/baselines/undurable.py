@@ -25,6 +25,6 @@ def run_ray_worker(config: dict[str, Any]) -> None:
             save(self, position, score, sums)
 
     Heartbeat.beat = lambda *_: None  # type: ignore[method-assign]
-    MetricsFile.append = append_epochs  # type: ignore[method-assign]
+    MetricsFile.append = append_epochs  # type: ignore[method-assign, assignment]
     Progress._save = save_last  # type: ignore[method-assign, assignment]
     run(config)

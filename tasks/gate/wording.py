@@ -1,12 +1,14 @@
 """Text of shares, differences and p-values in the gate's explanations."""
 
+from training.percentages import percent_text
+
 POWER = "(80 % power)"  # probability of passing that `tasks.gate.needed.POWER_Z` gives
 TOO_FEW = "too few to show a change within gate.margin"
 
 
 def percent(share: float) -> str:
     """A share in percent."""
-    return f"{100 * share:.2f} %"
+    return f"{percent_text(share)} %"
 
 
 def points(change: int, rows: int) -> str:

@@ -1,6 +1,7 @@
 """Write predictions to disk, atomically: one Parquet file, or a folder of part files."""
 
 import errno
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from training.errors import SettingError
 from training.problems.base import Predictions
 from training.storage.files import atomic_file, atomic_folder, sync_folder
 
-_PART = "part-*.parquet"
+_PART = re.compile(r"part-\d{5}\.parquet")
+_OWN_COLUMNS = {"where", "model", "version"}
 _GROUP_BYTES = 32 << 20
 _GROUPS_A_PART = 16
 _OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -164,7 +166,16 @@ class PredictionWriter:
 
 def _foreign(folder: Path) -> str | None:
     """Name of an entry of `folder` that :class:`PredictionWriter` did not write, or None."""
-    return next((entry.name for entry in sorted(folder.iterdir()) if not entry.match(_PART)), None)
+    return next((entry.name for entry in sorted(folder.iterdir()) if not _is_part(entry)), None)
+
+
+def _is_part(entry: Path) -> bool:
+    if not _PART.fullmatch(entry.name) or not entry.is_file():
+        return False
+    try:
+        return set(pq.read_schema(entry).names) >= _OWN_COLUMNS
+    except pa.ArrowException:
+        return False
 
 
 def _check_still_free(output: Path, overwrite: bool) -> None:

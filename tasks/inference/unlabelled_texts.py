@@ -19,7 +19,7 @@ from training.data.sources.parquet_files import open_parquet
 from training.data.sources.plain_files import check_plain
 from training.data.tables.encoding import nearest
 from training.data.tables.reading import CSV, PARQUET, TSV, blocks, column_types
-from training.data.tables.values import as_text
+from training.data.tables.values import as_text, kind_of
 from training.data.text.class_files import decoded, lines_of
 from training.data.text.tokenizers import Encoder
 from training.errors import DataError
@@ -85,12 +85,16 @@ class Texts:
     def _check_column(self, file: Path, kind: tuple[str, ...]) -> None:
         if kind == _TXT:
             return
-        names = list(column_types(file))
+        types = column_types(file)
+        names = list(types)
         if self.column not in names:
             raise DataError(
                 f"{file}: no column {self.column!r}, which has the text that the model reads; "
                 f"{nearest(self.column, names)}"
             )
+        kind = types[self.column]
+        if kind_of(kind) is None and not pa.types.is_null(kind):
+            raise DataError(f"{file}: column {self.column!r} is of type {kind}. Write it as text.")
 
     def _count(self, file: Path) -> int:
         return sum(len(texts) for texts in self._of_file(file))

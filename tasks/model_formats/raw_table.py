@@ -140,7 +140,11 @@ def _encoded_column(values: "pd.Series[Any]", column: Column, unknown: float = n
     if kind == "number" and isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
         numbers = values.to_numpy(np.float64)
         wrong = np.abs(numbers) > _LARGEST  # false for NaN
-    elif kind == "date" and values.dtype.kind == "M":
+    elif (
+        kind == "date"
+        and isinstance(values.dtype, np.dtype | pd.DatetimeTZDtype)
+        and values.dtype.kind == "M"
+    ):
         return _days(values)
     else:
         numbers, wrong = _one_by_one(values, column, unknown)
@@ -173,7 +177,7 @@ def _one_by_one(values: "pd.Series[Any]", column: Column, unknown: float) -> tup
     numbers, wrong = np.full(len(values), np.nan), np.zeros(len(values), np.bool_)
     missing = values.isna().tolist()
     for row, value in enumerate(values.tolist()):
-        if missing[row]:
+        if missing[row] or (isinstance(value, float) and np.isnan(value)):
             continue
         if isinstance(value, str):
             text = value.strip()

@@ -38,6 +38,7 @@ EARLIER: frozenset[str] = frozenset(
         "043f750282296c117f86988fc5b7292bc4d4ac5bc4ab09368228c7a1d59d215f",
         "4b047ee7d32a7fde90d908dece00af12948a39e236c5e81aeb1336b3352236e8",
         "e1293b88f19beafe960afd69a96e42d8315f2cafdb5eee22ef98f1406b22c302",
+        "e8e38f6d192cf11fb08adc38bf905c140cbbd4f0da7024308ac88e35b2a46fc6",
     }
 )
 

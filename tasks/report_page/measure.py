@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tasks.report_page.wording import Tone, compact, number, percent, points, relative, tone_of
+from training.percentages import percent_text
 from training.records import Score
 
 
@@ -34,7 +35,7 @@ class Measure:
 
     def bare(self, value: float) -> str:
         """`value` in text without a unit, for the lower end of an interval."""
-        return f"{100 * value:.2f}" if self.is_share else number(value)
+        return percent_text(value) if self.is_share else number(value)
 
     def change(self, value: float) -> str:
         """A difference of two values, with its sign; in percentage points for shares."""

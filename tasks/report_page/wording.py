@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from training.percentages import percent_text
 from training.records import ALREADY_CHAMPION, NOT_AGAIN, Release, Verdict
 
 Tone = Literal["good", "warn", "bad", "plain"]
@@ -12,7 +13,7 @@ NOTHING = "–"
 
 def percent(share: float, decimals: int = 2) -> str:
     """A share between 0 and 1 as a percentage, with a no-break space before the percent sign."""
-    return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else NOTHING
+    return f"{percent_text(share, decimals)}\N{NO-BREAK SPACE}%" if math.isfinite(share) else NOTHING
 
 
 def level(confidence: float) -> str:

@@ -3,6 +3,7 @@
 Also finds problems of the store: runs that MLflow lists as running, tables of another MLflow version, a moved home.
 """
 
+import hashlib
 import re
 import shlex
 import sqlite3
@@ -17,6 +18,7 @@ from training.errors import ResourceError
 from training.storage.paths import Home
 
 _TIMEOUT_S = 3.0
+_LONGEST_NAME, _SHORTENED = 200, 120  # bytes of a folder's name; file systems allow 255
 _ALIASES = (
     "select alias, version from registered_model_aliases "
     "where name = ? and exists (select 1 from runs where run_uuid = ?)"
@@ -180,7 +182,10 @@ def check_writes_here(home: Home, experiment: str) -> None:
 
 def artifacts_of(home: Home, experiment: str) -> Path:
     """Folder of the home for the files of an experiment, whose name may contain a slash."""
-    return home.mlflow_artifacts / quote(experiment, safe=" ")
+    quoted = quote(experiment, safe=" ")
+    if len(quoted) > _LONGEST_NAME:
+        quoted = f"{quoted[:_SHORTENED]}-{hashlib.sha256(experiment.encode()).hexdigest()[:16]}"
+    return home.mlflow_artifacts / quoted
 
 
 def check_not_moved(home: Home) -> None:

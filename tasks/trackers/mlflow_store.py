@@ -39,6 +39,8 @@ _SETTING = threading.Lock()
 # Values of these variables before an address replaced them; None: not set.
 _replaced: dict[str, str | None] = {}
 _REFUSED = (401, 403)
+_NO_API = (404, 405)
+_NO_JSON = "not in a valid JSON format"  # in MLflow's error about a page in place of an answer
 _IMPORT = threading.Lock()  # threads that import MLflow concurrently would see partially initialised modules
 
 
@@ -155,6 +157,11 @@ def _server_says_no(shown: str, reason: str, error: Exception) -> EvergreenError
         return SettingError(
             f"tracking.uri {shown}: MLflow refuses the credentials (status {status}). Set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
+        )
+    if status in _NO_API or _NO_JSON in str(error):
+        return SettingError(
+            f"tracking.uri {shown}: something answers there that is not MLflow's API ({reason}). Correct the address "
+            "and the path in it, or give the credentials that a login page asks for."
         )
     return TransientError(f"tracking.uri {shown}: MLflow does not answer ({reason})")
 

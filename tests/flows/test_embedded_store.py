@@ -111,7 +111,7 @@ def test_quoting(tmp_path: Path) -> None:
     assert shlex.split(link)[:3] == ["mkdir", "-p", str(tmp_path / "no such")]
 
 
-@pytest.mark.parametrize("name", ["team/leaves", "blätter", "a b"])
+@pytest.mark.parametrize("name", ["team/leaves", "blätter", "a b", "ю" * 90])
 def test_a_moved_home_is_recognised_by_an_experiment_of_any_name(name: str, tmp_path: Path) -> None:
     before, after = Home(tmp_path / "before"), Home(tmp_path / "after")
     before.root.mkdir()

@@ -111,6 +111,10 @@ def test_overwriting_replaces_only_predictions(predict, tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("three years")
     with pytest.raises(SettingError, match=r"holds thesis\.txt"):
         predict(tmp_path / "images", tmp_path / "mine", overwrite=True)
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "rows" / "part-00000.parquet")
+    with pytest.raises(SettingError, match=r"holds part-00000\.parquet, which is no prediction"):
+        predict(tmp_path / "images", tmp_path / "rows", overwrite=True)
     for output in (tmp_path / "images", tmp_path / "images" / "result.parquet", tmp_path):
         with pytest.raises(SettingError, match="one inside the other"):
             predict(tmp_path / "images", output, overwrite=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from training.percentages import percent_text, share_text
 from training.problems.objectives.classification import ClassificationObjective
 from training.problems.probabilities import (
     ClassificationScore,
@@ -100,17 +101,18 @@ class Classification(ClassificationObjective, SharedMethods):
 
     def floor_text(self, value: float) -> tuple[str, str]:
         """The accuracy in percent."""
-        return "accuracy", f"{100 * value:.2f} %"
+        return "accuracy", f"{percent_text(value)} %"
 
     def spell(self, value: float) -> str:
-        """An accuracy with four decimals."""
-        return f"{value:.4f}"
+        """An accuracy with four decimals, or more that tell it from 0 and 1."""
+        return share_text(value)
 
     def headline(self, score: Score) -> str:
         """The accuracy with its interval."""
         own_score = self.own(score)
         return (
-            f"test accuracy {own_score.accuracy:.4f} ({own_score.low:.4f} to {own_score.high:.4f} at "
+            f"test accuracy {share_text(own_score.accuracy)} ({share_text(own_score.low)} to "
+            f"{share_text(own_score.high)} at "
             f"{100 * own_score.confidence:g}% confidence)"
         )
 
@@ -124,7 +126,7 @@ class Classification(ClassificationObjective, SharedMethods):
         """The accuracy in percent with its interval; without a line break before a percent sign."""
         own_score = self.own(score)
         shares = (
-            f"{100 * share:.2f}\N{NO-BREAK SPACE}%"
+            f"{percent_text(share)}\N{NO-BREAK SPACE}%"
             for share in (own_score.accuracy, own_score.low, own_score.high)
         )
         accuracy, low, high = shares

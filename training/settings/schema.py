@@ -25,6 +25,8 @@ from training.seams import TrainerName as TrainerName
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed, once
 from training.settings.sections import Section as Section
 
+_LONGEST_NAME = 200  # bytes: files are named after it, and file systems allow 255 bytes
+
 
 def _named(rule: str, spelled: str) -> AfterValidator:
     """Validator of a name that MLflow accepts, and that is safe in MLflow's searches and as a folder's name."""
@@ -33,6 +35,10 @@ def _named(rule: str, spelled: str) -> AfterValidator:
         if not re.fullmatch(rule, name):
             raise ValueError(
                 f"a name has {spelled}, at most 200 characters, and begins with a letter, a digit or _"
+            )
+        if (length := len(name.encode())) > _LONGEST_NAME:
+            raise ValueError(
+                f"the name has {length} bytes in UTF-8, more than {_LONGEST_NAME}; choose a shorter name"
             )
         return name
 

@@ -1,7 +1,10 @@
 """Text files for batch prediction are read in parts; an empty file is one row, which is named."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("tokenizers", reason="install the extras by: make setup EXTRAS=all")
@@ -56,3 +59,13 @@ def test_a_file_of_another_encoding_is_refused_with_a_remedy_that_works_here(
         reader.find(file)
     assert "iconv -f LATIN1 -t UTF-8" in str(caught.value)
     assert "in the recipe, as" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.list_(pa.string())])
+def test_a_column_that_is_no_text_is_refused(reader: Texts, tmp_path: Path, kind: pa.DataType) -> None:
+    values: list[Any] = [b"a film"] if kind == pa.binary() else [["a film"]]
+    pq.write_table(pa.table({"text": pa.array(values, kind)}), tmp_path / "films.parquet")
+    with pytest.raises(
+        DataError, match=r"films\.parquet: column 'text' is of type (binary|list).* Write it as text"
+    ):
+        reader.find(tmp_path / "films.parquet")

@@ -37,6 +37,7 @@ VERSIONS = (
     "4b047ee7d32a7fde90d908dece00af12948a39e236c5e81aeb1336b3352236e8",
     "e1293b88f19beafe960afd69a96e42d8315f2cafdb5eee22ef98f1406b22c302",
     "e8e38f6d192cf11fb08adc38bf905c140cbbd4f0da7024308ac88e35b2a46fc6",
+    "5fc7c0946b752501ed0ff34740986a29eef6efb8a4d5aa6311a974599b962df5",
 )
 CATEGORIES = ("-1", "0.5", "1", "10115", "2024-01-01", "Köln", "false", "mañana", "true", "日本")
 WORDS = ("true", "False", "YES", "no", "t", "F", "1", "0", "y", "N")
@@ -225,6 +226,26 @@ def test_each_kind_of_value_has_its_number() -> None:
     nan = float("nan")
     wanted = [[1.5, 1, 1, 1], [-2000, nan, 0, -0.5], [nan, nan, nan, nan]]
     assert np.array_equal(encoded(rows, columns), np.array(wanted, np.float32), equal_nan=True)
+
+
+def test_columns_of_arrow_in_pandas_are_read_as_others() -> None:
+    columns: list[Column] = [
+        {"name": "size", "kind": "number", "categories": []},
+        {"name": "day", "kind": "date", "categories": []},
+        {"name": "time", "kind": "date", "categories": []},
+    ]
+    moment = datetime.datetime(1970, 1, 2, 12, tzinfo=datetime.UTC)
+    table = pa.table(
+        {
+            "size": pa.array([1.5, np.nan, None]),
+            "day": pa.array([datetime.date(1970, 1, 3), None, datetime.date(1970, 1, 1)]),
+            "time": pa.array([moment, None, moment], pa.timestamp("us", "UTC")),
+        }
+    )
+    nan = float("nan")
+    wanted = np.array([[1.5, 2, 1.5], [nan, nan, nan], [nan, 0, 1.5]], np.float32)
+    for rows in (table.to_pandas(), table.to_pandas(types_mapper=pd.ArrowDtype)):
+        assert np.array_equal(encoded(rows, columns), wanted, equal_nan=True)
 
 
 def test_every_field_of_a_table_is_either_known_or_refused() -> None:

@@ -295,7 +295,7 @@ def keras_model(layer: str, after: str = "") -> str:
             "adds losses of its own",
         ),
         (
-            "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data):\n        raise AssertionError\n"
+            "import keras\nclass Own(keras.Sequential):\n    def train_step(self, data):\n        raise OSError\n"
             "return Own([keras.Input(shape), keras.layers.Flatten(), keras.layers.Dense(outputs)])",
             "a train_step of its own",
         ),

@@ -37,6 +37,6 @@ def _common(values: Mapping[str, float], ranks: Ranks) -> list[str]:
 
 
 def metric_name(name: str) -> str:
-    """The name of a metric that a user's code logs, with `_` for what MLflow takes in no name, cut to 200 characters."""
+    """The name of a metric that a user's code logs, as MLflow takes names: `_` for other signs, 200 characters."""
     parts = re.sub(r"[^\w./ -]", "_", name).split("/")
     return "/".join(part for part in parts if part.strip(". "))[:_LONGEST_NAME] or "_"
