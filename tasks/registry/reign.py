@@ -180,7 +180,9 @@ def _look(
 def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: Verdict) -> None:
     """Record the :class:`Standing` of `number`, before the alias moves; does nothing unless `verdict` promotes.
 
-    A candidate that was shown to be better than the anchor becomes the anchor; otherwise the anchor stays the same.
+    A candidate that was shown to be better than the anchor becomes the anchor, and so does one that was shown to be
+    better than the champion, as under policy "better": with the old anchor, a later "not_worse" would allow a loss
+    against the better champion. Otherwise the anchor stays the same.
     """
     champion = evaluation.champion_version
     if not verdict.promote or champion is None:
@@ -189,7 +191,7 @@ def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: 
     registry = Registry(client, model)
     better = look_of(verdict.looks, "better")
     anchor: str | None = evaluation.anchor_version or anchor_of(client, model, champion) or champion
-    if better is not None and better.passed and better.reference_version == anchor:
+    if better is not None and better.passed and better.reference_version in (anchor, champion):
         anchor = None
     standing = Standing(
         anchor=anchor,

@@ -245,14 +245,17 @@ def test_a_candidate_below_the_floor_spends_nothing(shop: Shop) -> None:
 
 
 def test_a_candidate_becomes_the_anchor_only_when_it_is_better(shop: Shop) -> None:
-    first, second, third, fourth = (shop.version() for _ in range(4))
+    first, second, third, fourth, fifth = (shop.version() for _ in range(5))
     assert anchor_of(shop.client, shop.model, first) is None
     assert shop.promote(second, shop.evaluation(first, (980, 0, 0, 20)), NOT_WORSE)
     assert anchor_of(shop.client, shop.model, second) == first
-    assert shop.promote(third, shop.evaluation(second, BETTER), NOT_WORSE) is True
-    assert anchor_of(shop.client, shop.model, third) == first  # `third` was compared with the champion only
-    assert shop.promote(fourth, shop.evaluation(first, BETTER), NOT_WORSE)
-    assert anchor_of(shop.client, shop.model, fourth) is None
+    assert shop.promote(third, shop.evaluation(first, BETTER), NOT_WORSE)
+    assert anchor_of(shop.client, shop.model, third) is None
+    assert shop.promote(fourth, shop.evaluation(third, (980, 0, 0, 20)), NOT_WORSE)
+    assert anchor_of(shop.client, shop.model, fourth) == third
+    # As under policy "better": compared with the champion only.
+    assert shop.promote(fifth, shop.evaluation(fourth, BETTER), JOINT)
+    assert anchor_of(shop.client, shop.model, fifth) is None
 
 
 def test_the_anchor_of_the_champion_and_of_its_predecessor_is_in_service(shop: Shop) -> None:
