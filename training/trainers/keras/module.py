@@ -89,10 +89,10 @@ def _computation(model: Any, variables: Mapping[str, Any], updated: Sequence[str
             keras.device(str(inputs.device)),
             keras.StatelessScope(mapping, collect_losses=True) as scope,
         ):
-            before = {name: scope.get_current_value(variable) for name, variable in variables.items()}
-            output = model(inputs, training=training)
             if not training:
-                return output, {}
+                return model(inputs, training=False), {}
+            before = {name: scope.get_current_value(variable) for name, variable in variables.items()}
+            output = model(inputs, training=True)
             after = {name: scope.get_current_value(variable) for name, variable in variables.items()}
             _check_pass(scope.losses, [name for name in after if after[name] is not before[name]], updated)
             return output, {name: after[name] for name in updated}
