@@ -169,6 +169,7 @@ BOOSTING = {
     "trainers.boosting.promise",
     "trainers.boosting.ray_shards",
     "trainers.boosting.replay",
+    "trainers.boosting.results",
     "trainers.boosting.rounds",
     "trainers.boosting.table_rows",
     "trainers.boosting.worker",
