@@ -72,6 +72,10 @@ class ReturnedResult(Generic[Result]):
         """Called last in a flow function."""
         self._of = {flow_run.id or object(): result}
 
+    def forget(self) -> None:
+        """Called before a flow run whose result :meth:`newest` shall give."""
+        self._of.clear()
+
     def newest(self) -> Result | None:
         """The result of the newest flow run, or None if it has not returned."""
         return next(iter(self._of.values()), None)

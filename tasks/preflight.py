@@ -21,7 +21,8 @@ from tasks.registry.reign import anchor_of
 from tasks.registry.safe_loading import TRANSFORM_TAG, check_registered, registered_inputs
 from tasks.step import step
 from tasks.trackers.mlflow_run import check_experiment, check_version, connect_once, open_run
-from training.errors import DataError, StopRequestedError, classify
+from tasks.trackers.mlflow_store import NoMlflowError
+from training.errors import DataError, SettingError, StopRequestedError, classify
 from training.plan import RunPlan
 from training.recipe import reload_once
 from training.records import DatasetVersion
@@ -59,6 +60,8 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
             check_version(client, plan)
     except Exception as error:
         known = classify(error)
+        if isinstance(known, NoMlflowError):
+            raise SettingError(str(known)) from error
         if known is None or not known.transient:
             raise
         log.warning("%s Training begins; its results are sent when MLflow is back.", known)

@@ -45,7 +45,7 @@ from training.storage.given_paths import resolved
 from training.text_shape import TextShape as TextShape
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
-_LONGEST_NAME = 200  # bytes; file systems allow 255
+_LONGEST_NAME = 240  # bytes; file systems allow 255
 BUILT_IN = (
     "digits",
     "digits-lightning",

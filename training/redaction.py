@@ -15,7 +15,7 @@ _CREDENTIALS = re.compile(r"(?<=://)[^\s/?#\"<>]+@")
 # Passwords with / ? or # in them, up to the last @: SQLAlchemy takes them in the URL of a database, and elsewhere they
 # follow a colon that no port follows.
 _OF_DATABASE = re.compile(r"\b((?:postgres(?:ql)?|mysql|mariadb|mssql|oracle)(?:\+\w+)?://)[^\s\"<>]*@", re.I)
-_WITH_SLASHES = re.compile(r"(?<=://)[^\s/?#\"<>@:\[]*:(?!\d+(?:[/?#]|$))[^\s\"<>]*@")
+_WITH_SLASHES = re.compile(r"(?<=://)[^\s/?#\"<>@:\[]*:(?!\d+(?:[/?#,;.)']|$))[^\s\"<>]*@")
 _QUERY = re.compile(
     r"(?<=[?&])([^\s?&=#]*(?:token|key|sig|signature|secret|password|credential)[^\s?&=#]*=)[^\s&#\"'<>)\]]+",
     re.I,
@@ -27,7 +27,7 @@ _HIDDEN = "***"
 
 def redact(text: str) -> str:
     """`text` without secrets: credentials of URLs are removed, other secrets replaced by asterisks."""
-    text = _CREDENTIALS.sub("", _WITH_SLASHES.sub("", _OF_DATABASE.sub(r"\1", text)))
+    text = _WITH_SLASHES.sub("", _CREDENTIALS.sub("", _OF_DATABASE.sub(r"\1", text)))
     text = _QUERY.sub(rf"\1{_HIDDEN}", text)
     for secret in _of_environment():
         text = text.replace(secret, _HIDDEN)

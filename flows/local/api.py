@@ -17,6 +17,7 @@ from training.storage.paths import Home, home_to_write
 
 if TYPE_CHECKING:
     from flows.preview import Preview
+    from tasks.flow_runs import ReturnedResult
     from tasks.predict import PredictionSummary
     from training.recipe_declaration import Recipe
     from training.records import Release
@@ -235,7 +236,7 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
     from flows.retrain import returned
     from training.redaction import hide_credentials
 
-    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned.newest)
+    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned)
 
 
 def _run_search(
@@ -259,11 +260,11 @@ def _run_search(
         )
         return made
 
-    return _recorded(recipe, call, returned.newest)
+    return _recorded(recipe, call, returned)
 
 
-def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result | None]) -> Result:
-    """Call a flow, whose flow runs are tagged; `last` returns its result if Prefect has lost the result.
+def _recorded(recipe: str, call: Callable[[], Result], returned: "ReturnedResult[Result]") -> Result:
+    """Call a flow, whose flow runs are tagged; `returned` has its result if Prefect has lost the result.
 
     Prefect's server also keeps no result of a run that was cancelled there meanwhile, which ends no local run.
     """
@@ -275,10 +276,11 @@ def _recorded(recipe: str, call: Callable[[], Result], last: Callable[[], Result
 
     quieten()  # Prefect set its own log levels when it was imported
     with tag_flow_runs(home_to_write(), load(recipe)[1].name):
+        returned.forget()
         try:
             return call()
         except (MissingResult, UnfinishedRun) as lost:
-            result = last()
+            result = returned.newest()
             if result is None:
                 raise
             if isinstance(lost, UnfinishedRun):

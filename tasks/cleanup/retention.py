@@ -235,7 +235,7 @@ def _claims(recipe: str, runs: list[RecipeRun]) -> Iterator[PlannedRemoval]:
 def _caches(plans: Iterable[RunPlan], given: str | None) -> list[str | None]:
     """Folders for downloaded datasets on this machine: the default one, `given`, and those that `plans` name."""
     named = {given, *(plan.settings.storage.node_cache for plan in plans)}
-    return [None, *sorted(cache for cache in named if cache is not None)]
+    return [None, *sorted(cache for cache in named if cache)]
 
 
 def _leftovers(caches: Sequence[str | None]) -> Iterator[PlannedRemoval]:

@@ -18,7 +18,7 @@ from training.errors import ResourceError
 from training.storage.paths import Home
 
 _TIMEOUT_S = 3.0
-_LONGEST_NAME, _SHORTENED = 200, 120  # bytes of a folder's name; file systems allow 255
+_LONGEST_NAME, _SHORTENED = 255, 120  # bytes of a folder's name; file systems allow 255
 _ALIASES = (
     "select alias, version from registered_model_aliases "
     "where name = ? and exists (select 1 from runs where run_uuid = ?)"

@@ -44,6 +44,10 @@ _NO_JSON = "not in a valid JSON format"  # in MLflow's error about a page in pla
 _IMPORT = threading.Lock()  # threads that import MLflow concurrently would see partially initialised modules
 
 
+class NoMlflowError(TransientError):
+    """At the address of MLflow's server, something else answers: a wrong address, or a proxy whose server is away."""
+
+
 def connect(uri: str | None, home: Home) -> "MlflowClient":
     """Connect to the MLflow store at `uri`, or to the store embedded under `home` when `uri` is None.
 
@@ -159,7 +163,7 @@ def _server_says_no(shown: str, reason: str, error: Exception) -> EvergreenError
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
         )
     if status in _NO_API or _NO_JSON in str(error):
-        return SettingError(
+        return NoMlflowError(
             f"tracking.uri {shown}: something answers there that is not MLflow's API ({reason}). Correct the address "
             "and the path in it, or give the credentials that a login page asks for."
         )

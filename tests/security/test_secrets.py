@@ -201,6 +201,7 @@ def test_a_server_that_is_away_is_named_without_its_password(tmp_path: Path, ser
         ("postgresql://me:p%40ss@db/mlflow failed", "postgresql://db/mlflow failed"),
         ("postgresql+psycopg://me:pa/ss9@db/mlflow", "postgresql+psycopg://db/mlflow"),
         ("mysql://me:p@ss?#/9@db/mlflow failed", "mysql://db/mlflow failed"),
+        ("https://me:pw@server/p?mail=a@b.c", "https://server/p?mail=a@b.c"),
         ("http://me:pa/ss@server:5000/x failed", "http://server:5000/x failed"),
         ("http://server:5000/#/models@champion, you@x", "http://server:5000/#/models@champion, you@x"),
         ("file:///data/a@b/c and s3://bucket/a@b", "file:///data/a@b/c and s3://bucket/a@b"),

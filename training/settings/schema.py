@@ -25,7 +25,7 @@ from training.seams import TrainerName as TrainerName
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed, once
 from training.settings.sections import Section as Section
 
-_LONGEST_NAME = 200  # bytes: files are named after it, and file systems allow 255 bytes
+_LONGEST_NAME = 240  # bytes of a model's name: files are named after it, and file systems allow 255
 
 
 def _named(rule: str, spelled: str) -> AfterValidator:
@@ -36,13 +36,17 @@ def _named(rule: str, spelled: str) -> AfterValidator:
             raise ValueError(
                 f"a name has {spelled}, at most 200 characters, and begins with a letter, a digit or _"
             )
-        if (length := len(name.encode())) > _LONGEST_NAME:
-            raise ValueError(
-                f"the name has {length} bytes in UTF-8, more than {_LONGEST_NAME}; choose a shorter name"
-            )
         return name
 
     return AfterValidator(check)
+
+
+def _fits_a_file(name: str) -> str:
+    if (length := len(name.encode())) > _LONGEST_NAME:
+        raise ValueError(
+            f"the name has {length} bytes in UTF-8, more than {_LONGEST_NAME}; choose a shorter name"
+        )
+    return name
 
 
 def _not_empty(text: str) -> str:
@@ -53,21 +57,15 @@ def _not_empty(text: str) -> str:
     return text
 
 
-def _absolute(folder: str) -> str:
-    if not _not_empty(folder).startswith(("/", "~")):
-        raise ValueError(
-            f"{folder!r} is relative, and processes on nodes have other working folders; begin it with /"
-        )
-    return folder
-
-
 def _as_text(path: object) -> object:
     return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 PathText = Annotated[str, BeforeValidator(_as_text), AfterValidator(_not_empty)]
 """The path of a file or folder as text; a `Path` is converted."""
-ModelName = Annotated[str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`")]
+ModelName = Annotated[
+    str, _named(r"\w[\w .-]{0,199}", "letters, digits, spaces and `_.-`"), AfterValidator(_fits_a_file)
+]
 ExperimentName = Annotated[str, _named(r"/?\w[\w ./@-]{0,199}", "letters, digits, spaces and `_./@-`")]
 
 
@@ -291,7 +289,7 @@ class StorageSettings(Section):
         description=f"URL with one of {', '.join(f'{scheme}://' for scheme in STORES)}, such as s3://bucket/folder; "
         "none: EVERGREEN_HOME, which all workers must share",
     )
-    node_cache: Annotated[str, AfterValidator(_absolute)] | None = Field(
+    node_cache: str | None = Field(
         None, description="Folder on each node for datasets from storage.url; none: among the temporary files"
     )
 

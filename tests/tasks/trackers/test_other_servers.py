@@ -1,4 +1,4 @@
-"""An address at which another server answers than MLflow's is a wrong setting, not an outage."""
+"""An address at which another server answers than MLflow's."""
 
 import threading
 from collections.abc import Iterator
@@ -6,8 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from tasks.trackers.mlflow_store import connect
-from training.errors import SettingError
+from tasks.trackers.mlflow_store import NoMlflowError, connect
 from training.storage.paths import Home
 
 
@@ -38,6 +37,6 @@ def address() -> Iterator[str]:
 @pytest.mark.parametrize("path", ["/wrong", "/login"])
 def test_a_page_in_place_of_an_answer_is_a_wrong_address(address: str, path: str, home: Home) -> None:
     with pytest.raises(
-        SettingError, match=r"something answers there that is not MLflow's API.*Correct the address"
+        NoMlflowError, match=r"something answers there that is not MLflow's API.*Correct the address"
     ):
         connect(address + path, home)

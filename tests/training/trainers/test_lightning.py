@@ -103,6 +103,24 @@ def test_hooks_of_the_start_of_an_epoch_follow_that_of_the_training(
     assert read_attempts(job.paths)[1].first_step % (trained.steps / 3) > 0
 
 
+@pytest.mark.parametrize("part", [0.5, 0.9])
+def test_weights_that_a_hook_freezes_once_stay_frozen(
+    part: float, home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "if self.current_epoch == 1:\n            next(self.parameters()).requires_grad_(False)"
+    recipe = changed(
+        write_lightning(tmp_path / "recipe"),
+        ("    def configure_opt", _hook("on_train_epoch_start(self)", body)),
+    )
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint={"every_steps": 2})
+    trained = launch(calm)
+    job = small_job(home, small_version, recipe, checkpoint={"every_steps": 2})
+    crash_at(part * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    other = small_job(Home(tmp_path / "other"), small_version, write_lightning(tmp_path / "plain"))
+    assert launch(other).weights_digest != trained.weights_digest
+
+
 def test_the_hooks_of_a_datamodule_are_called_and_its_state_is_restored(
     home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,15 +271,6 @@ def test_manual_optimization_resumes_to_the_same_bits(
             [
                 (
                     "    def configure_opt",
-                    _hook("on_train_epoch_start(self)", "next(self.parameters()).requires_grad_(False)"),
-                )
-            ],
-            "the training froze or unfroze",
-        ),
-        (
-            [
-                (
-                    "    def configure_opt",
                     _hook("on_save_checkpoint(self, c)", "del c['state_dict'][next(iter(c['state_dict']))]"),
                 )
             ],
@@ -340,7 +349,6 @@ def test_manual_optimization_resumes_to_the_same_bits(
     ],
     ids=[
         "object",
-        "frozen",
         "pruned state",
         "early stopping",
         "unfreezing",

@@ -24,7 +24,7 @@ from training.trainers.network.accumulators import Interval
 from training.trainers.network.feeds import Batch, MemoryFeed
 from training.trainers.network.inputs import inputs_of, model_shape
 from training.trainers.network.logged_values import mean_of_ranks, metric_name
-from training.trainers.network.modules import build_module, check_same_trained, trained_weights
+from training.trainers.network.modules import build_module, check_same_trained, set_trained, trained_weights
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.progress import Epoch, Progress
 from training.trainers.network.validation import evaluating, mean_over, rows_at_once
@@ -64,12 +64,15 @@ class LoopState:
     def state(self) -> dict[str, Any]:
         """State of the model and of the other objects.
 
-        Raises :class:`TrainingError` as :func:`plain_state` does, and for weights that were frozen or unfrozen.
+        Raises :class:`TrainingError` as :func:`plain_state` does, and, with several workers, for weights that were
+        frozen or unfrozen.
         """
-        check_same_trained(self.model, self.trained)
+        if self.ranks.distributed:
+            check_same_trained(self.model, self.trained)
         others = {name: each.state_dict() for name, each in self.registered.items() if name != "model"}
         scalers = {name: scaler.state_dict() for name, scaler in self._scalers().items()}
-        kept = {"model": self.model.state_dict(), "others": others, "scalers": scalers}
+        trained = sorted(trained_weights(self.model))
+        kept = {"model": self.model.state_dict(), "others": others, "scalers": scalers, "trained": trained}
         return {name: plain_state(each, f"the state of {name}", _REMEDY) for name, each in kept.items()}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -81,6 +84,7 @@ class LoopState:
                 f"{', '.join(sorted(others))} and of the model; pass the same names at each start"
             )
         self.model.load_state_dict(state["model"])
+        set_trained(self.model, state["trained"])
         for name, each in others.items():
             self.registered[name].load_state_dict(each)
         for name, each in state["scalers"].items():
@@ -201,7 +205,7 @@ class TrainingLoop:
         job = self._entry.job
         seed_generators(stream_key(job.settings.seed, _INITIAL), self.device.type == "cuda")
         outputs = self._objective.outputs(job.dataset)
-        module = build_module(self._recipe, model_shape(job.dataset), outputs).to(self.device)
+        module = build_module(self._recipe, model_shape(job.dataset), outputs).train().to(self.device)
         self._names = set(module.state_dict())
         return module
 
@@ -226,7 +230,6 @@ class TrainingLoop:
                 "DistributedDataParallel: pass the model that accelerator.prepare(...) returns"
             )
         self._state.registered = {"model": model, **others}
-        self._state.trained = trained_weights(self._state.model)
         if set(self._state.model.state_dict()) != self._names:
             raise TrainingError(
                 "register() got a model whose state differs from that of the recipe's build_model: pass the module of "
@@ -234,6 +237,7 @@ class TrainingLoop:
             )
         with self._entry.heartbeat.kept_beating(0):  # the checkpoint may come from a store
             self._position = self._progress.resume()
+        self._state.trained = trained_weights(self._state.model)
         if self._is_first:
             self._entry.note_ready(self._position.step)
 

@@ -31,7 +31,6 @@ from training.trainers.lightning.datamodule import data_arguments
 from training.trainers.lightning.learner import Learner
 from training.trainers.lightning.own_settings import own_settings
 from training.trainers.network.feeds import Batch, MemoryFeed
-from training.trainers.network.modules import trained_weights
 from training.trainers.network.progress import Progress
 from training.trainers.network.validation import evaluating
 from training.trainers.ranks import Ranks
@@ -168,7 +167,7 @@ class Fitting(Callback):
         batch is fetched, so that all hooks of the training's start have run.
         """
         trainer, module = self.learner.trainer, self.learner.module
-        self.learner.trained = trained_weights(module)
+        self.learner.begin_training()
         others = [callback for callback in trainer.callbacks if callback is not self]
         with _unchanged([module, *trainer.optimizers, *_schedulers(trainer), *others]):
             for callback in others:
@@ -177,9 +176,9 @@ class Fitting(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the previous epoch here: in Lightning's hook for that end, some learning rates are not updated yet."""
-        del trainer
+        del trainer, pl_module
         if self.learner.trained is None:
-            self.learner.trained = trained_weights(pl_module)
+            self.learner.begin_training()
         if self._close_epoch():
             self.epoch = self.progress.begin_epoch(self.position)
 

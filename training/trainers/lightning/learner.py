@@ -18,7 +18,7 @@ from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
 from training.trainers.network.inputs import inputs_of, model_shape
 from training.trainers.network.logged_values import mean_of_ranks, metric_name
-from training.trainers.network.modules import build_module, check_same_trained
+from training.trainers.network.modules import build_module, check_same_trained, set_trained, trained_weights
 from training.trainers.network.plain_state import plain_state
 from training.trainers.network.validation import evaluating, mean_over, rows_at_once
 from training.trainers.ranks import Ranks
@@ -59,7 +59,8 @@ class Learner:
 
     trainer: Trainer  # set before the first step
     at_epoch_start: bool = False  # whether Lightning is between two epochs
-    trained: frozenset[str] | None = None  # names of the trained weights when the training began
+    trained: frozenset[str] | None = None  # names of the trained weights when this process began to train
+    loaded_trained: frozenset[str] | None = None  # those of the checkpoint
     rate: float = 0.0  # learning rate of the newest step
 
     def __init__(self, recipe: Recipe, version: DatasetVersion, settings: Settings, ranks: Ranks):
@@ -84,9 +85,9 @@ class Learner:
         """Lightning's checkpoint without hyperparameters, which the recipe sets; empty on all ranks but the first.
 
         Raises :class:`TrainingError` for a part that is neither tensor, number nor text, for a state that lacks a part
-        of the module's, and for weights that were frozen or unfrozen meanwhile.
+        of the module's, and, with several workers, for weights that were frozen or unfrozen meanwhile.
         """
-        if self.trained is not None:
+        if self.trained is not None and self.ranks.distributed:
             check_same_trained(self.module, self.trained)
         self.trainer.save_checkpoint("checkpoint")
         checkpoint, self.exchange.saved = self.exchange.saved, {}
@@ -107,11 +108,19 @@ class Learner:
         return {
             "model": checkpoint["state_dict"],
             "lightning": plain_state(rest, "Lightning's checkpoint", _REMEDY),
+            "trained": sorted(trained_weights(self.module)),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Keep the state until Lightning loads it, when the Trainer starts."""
         self.exchange.loaded = state["lightning"] | {"state_dict": state["model"]}
+        self.loaded_trained = frozenset(state["trained"])
+
+    def begin_training(self) -> None:
+        """Freeze and unfreeze weights as the checkpoint says, after the hooks of the training's start."""
+        if self.loaded_trained is not None:
+            set_trained(self.module, self.loaded_trained)
+        self.trained = trained_weights(self.module)
 
     def same_weights(self) -> list[torch.Tensor]:
         """See :class:`training.trainers.network.learner.Learner`."""

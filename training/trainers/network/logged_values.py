@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from training.trainers.ranks import Ranks
 
-_LONGEST_NAME = 200  # characters; MLflow allows 250
+_LONGEST_NAME = 220  # characters; MLflow allows 250, with the trainer's prefix
 
 
 def mean_of_ranks(values: Mapping[str, float], ranks: Ranks) -> dict[str, float]:
@@ -37,6 +37,8 @@ def _common(values: Mapping[str, float], ranks: Ranks) -> list[str]:
 
 
 def metric_name(name: str) -> str:
-    """The name of a metric that a user's code logs, as MLflow takes names: `_` for other signs, 200 characters."""
+    """The name of a metric that a user's code logs, as MLflow takes names; a long name is cut and gets a digest."""
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     parts = re.sub(r"[^\w./ -]", "_", name).split("/")
-    return "/".join(part for part in parts if part.strip(". "))[:_LONGEST_NAME] or "_"
+    return "/".join(part for part in parts if part.strip(". ")) or "_"

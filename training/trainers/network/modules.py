@@ -1,6 +1,6 @@
 """Builds the module of a recipe, and checks that it fits the dataset."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch  # noqa: TID253 - imported by processes that train, export or score a model
@@ -65,13 +65,19 @@ def trained_weights(module: nn.Module) -> frozenset[str]:
     return frozenset(name for name, weight in module.named_parameters() if weight.requires_grad)
 
 
+def set_trained(module: nn.Module, names: Collection[str]) -> None:
+    """Set `requires_grad` of all weights: True for those of `names`."""
+    for name, weight in module.named_parameters():
+        weight.requires_grad_(name in names)
+
+
 def check_same_trained(module: nn.Module, before: frozenset[str]) -> None:
-    """Raise :class:`TrainingError` if other weights than `before` are trained now, which no checkpoint records."""
+    """Raise :class:`TrainingError` if other weights than `before` are trained now, with several workers."""
     if changed := before ^ trained_weights(module):
         raise TrainingError(
-            f"the training froze or unfroze {min(changed)}: workers exchange the gradients of the weights that are "
-            "trained from the start, and a resumed training would not know of the change. Set requires_grad where the "
-            "model is built, or give a part of the model a lower learning rate."
+            f"the training froze or unfroze {min(changed)}, and several workers exchange the gradients of the weights "
+            "that are trained from the start. Set requires_grad where the model is built, give a part of the model a "
+            "lower learning rate, or train with one worker."
         )
 
 
