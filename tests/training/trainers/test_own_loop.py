@@ -62,6 +62,24 @@ def test_a_crash_at_any_step_changes_no_bit(
     assert read_attempts(job.paths)[1].first_step > 0
 
 
+@pytest.mark.parametrize("part", [0.5, 0.9])
+def test_weights_that_the_loop_freezes_once_stay_frozen(
+    part: float, home: Home, tmp_path: Path, small_version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = (
+        "    for _ in loop.epochs():\n",
+        "    for epoch in loop.epochs():\n        if epoch == 1:\n            model[1].requires_grad_(False)\n",
+    )
+    recipe = write_loop(tmp_path / "recipe", change)
+    calm = small_job(Home(tmp_path / "calm"), small_version, recipe, checkpoint={"every_steps": 2})
+    trained = launch(calm)
+    job = small_job(home, small_version, recipe, checkpoint={"every_steps": 2})
+    crash_at(part * trained.steps, job, monkeypatch)
+    assert outcome(job, launch(job)) == outcome(calm, trained)
+    plain = small_job(Home(tmp_path / "plain"), small_version, write_loop(tmp_path / "unfrozen"))
+    assert launch(plain).weights_digest != trained.weights_digest
+
+
 def test_state_that_no_checkpoint_holds_is_found_by_the_replay_check(
     home: Home, tmp_path: Path, small_version: DatasetVersion
 ) -> None:
