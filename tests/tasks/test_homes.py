@@ -9,10 +9,11 @@ import pytest
 
 from deployments.machine import place
 from flows.cli.main import main
+from flows.cli.verify import locate
 from flows.local.environment import api_is_configured, prepare
 from tasks.trackers.embedded_store import opened
 from tasks.trackers.mlflow_store import connect
-from training.errors import EXIT_RESOURCE, ResourceError, SettingError
+from training.errors import EXIT_BAD_SETTING, EXIT_RESOURCE, ResourceError, SettingError
 from training.storage.paths import HOME_VARIABLE, Home
 from training.storage.paths import home_to_write as home_of_environment
 from training.storage.record_files import DamagedError
@@ -179,3 +180,18 @@ def test_a_working_folder_that_was_removed_is_named(
         "the working folder, to which this path is relative, does not exist any more"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    "command", [["gc", "--dry-run", "--node-cache", ""], ["verify", "", "--against", "x"]]
+)
+def test_an_empty_text_from_a_variable_that_is_not_set_is_refused(
+    command: list[str], home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == EXIT_BAD_SETTING
+    assert "empty, perhaps from a variable that is not set" in capsys.readouterr().err
+
+
+def test_a_run_is_compared_with_no_run_of_an_empty_name(home: Home) -> None:
+    with pytest.raises(SettingError, match="empty, perhaps from a variable"):
+        locate("")

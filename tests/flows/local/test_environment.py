@@ -1,10 +1,14 @@
 """A process that works in several homes, one after the other, keeps Prefect's state in the home at hand."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import proxy_bypass_environment
 
 import pytest
+
+from flows.local import environment
 
 _TWO_HOMES = """
 import os, sys
@@ -46,3 +50,28 @@ print(logger.isEnabledFor(logging.WARNING), logger.isEnabledFor(logging.ERROR))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False", "True"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"NO_PROXY": "127.0.0.1,localhost"}),
+        ({"no_proxy": ".corp.example"}, {"no_proxy": ".corp.example,127.0.0.1,localhost"}),
+        (
+            {"no_proxy": "a, localhost", "NO_PROXY": "b"},
+            {"no_proxy": "a,localhost,127.0.0.1", "NO_PROXY": "b,127.0.0.1,localhost"},
+        ),
+        ({"no_proxy": "*"}, {"no_proxy": "*"}),
+    ],
+)
+def test_no_proxy_is_asked_for_this_machine(
+    given: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "")  # so that the test's end restores it
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    environment._reach_this_machine_directly()
+    assert {name: os.environ[name] for name in ("no_proxy", "NO_PROXY") if name in os.environ} == expected
+    assert proxy_bypass_environment("127.0.0.1:4200")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.local.prefect_server import LocalServer
+from flows.local.prefect_server import LocalServer, _reason
 from training.errors import TransientError
 from training.storage.paths import Home
 
@@ -144,3 +144,12 @@ def test_a_server_that_is_replaced_while_the_run_ends_is_ended(home: Home) -> No
     ending.join(120)
     assert not ending.is_alive()
     assert server._process.poll() == -signal.SIGTERM
+
+
+def test_an_error_of_an_earlier_server_is_not_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("sqlite3.OperationalError: disk full\n")
+    size = log.stat().st_size
+    assert _reason(log, size) == "nothing"
+    log.write_text(log.read_text() + "OSError: port\nApplication startup failed.\n")
+    assert _reason(log, size) == "OSError: port"

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from small_runs import prepared, tiny_settings
 
+from tasks.preflight import preflight
 from tasks.trackers.mlflow_store import NoMlflowError, connect
+from tasks.train import keep_plan
+from training.data.sources.digits import Digits
+from training.errors import SettingError
+from training.plan import identify
+from training.recipe import load
 from training.storage.paths import Home
 
 
@@ -40,3 +47,13 @@ def test_a_page_in_place_of_an_answer_is_a_wrong_address(address: str, path: str
         NoMlflowError, match=r"something answers there that is not MLflow's API.*Correct the address"
     ):
         connect(address + path, home)
+
+
+def test_the_checks_before_a_training_refuse_the_address(address: str, home: Home) -> None:
+    """Later, the run waits for the server instead: a proxy may give a page while the server is away."""
+    _, ref = load("digits")
+    settings = tiny_settings(tracking={"uri": f"{address}/wrong"})
+    files = Digits().fetch(home.sources / "digits")
+    plan = keep_plan(identify(home, ref, settings, files))
+    with pytest.raises(SettingError, match="Correct the address"):
+        preflight.fn(plan, prepared(home))
