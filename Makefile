@@ -132,6 +132,8 @@ $(READY): $(UV) $(LOCK) pyproject.toml
 	@quiet=--quiet; if [ -t 2 ]; then quiet=; fi; \
 	$(UV) pip install --python $(BIN)/python --require-hashes $$quiet -r $(LOCK); \
 	$(UV) pip install --python $(BIN)/python --no-deps --no-build-isolation $$quiet --editable .
+	@echo "Compiling Python modules to bytecode"
+	@$(BIN)/python -m training.bytecode
 	@$(BIN)/python -m tasks.trackers.empty_stores
 	@touch $@
 

@@ -25,8 +25,10 @@ from benchmarks.harness.row import DisagreementError, Row, Size
 from benchmarks.harness.side import PREPARE, SideError
 from benchmarks.harness.tree import adopt_orphans
 from benchmarks.rows import all_rows
+from training import bytecode
 from training.ray_cluster import patches
 
+_LEAST_COMPILED = 0.9
 _HOOKS = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
@@ -48,6 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         store.write(results, file)
         _publish(results, options.out, name)
         return 0
+    if size == "full" and (share := bytecode.compiled_share(bytecode.folders())) < _LEAST_COMPILED:
+        raise SystemExit(
+            f"only {share:.0%} of the modules have bytecode, so imports would be timed with their compilation: "
+            f"{sys.executable} -m training.bytecode"
+        )
     adopt_orphans()
     work = Path(tempfile.mkdtemp(prefix="evb", dir=options.work))
     try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benchmarks.harness.results import Line, Results, described
-from benchmarks.harness.statistics import MOST_SPREAD
+from benchmarks.harness.statistics import MOST_MISSED, MOST_SPREAD
 
 _FEWEST_PAIRS = 5  # of a row with a goal, where its runs do not take too long
 _CONTROL = 0.03  # the distance from 1 at which a row's definition calls an A/A control void
@@ -37,14 +37,15 @@ def page(results: Results) -> str:
         *_origins(results),
         "A is Evergreen, B the program that the row's file under `benchmarks/rows/` compares it with. Each ratio is "
         "the mean of paired processes in alternation, after one unmeasured run of each side where the row says so, "
-        "with Student's t interval at 95 %; the goal must be met at the worse end of the interval. The spread is the "
+        "with Student's t interval at 95 %; a goal is met by a mean that reaches it, with the worse end of the "
+        f"interval at most {MOST_MISSED} away from it. All modules have bytecode, on both sides. The spread is the "
         "standard deviation of one run, from consecutive runs of the same side: above "
         f"{MOST_SPREAD:.0%} a row is void. Hooks: whether Evergreen used its hooks into Ray (docs/ray-hooks.md).",
         "",
         f"The definition of the rows asks for {_FEWEST_PAIRS} pairs or more, and calls a row void when a control of "
         f"two equal sides is further than {_CONTROL:.0%} from 1. Here, no control runs: the limit of "
-        f"{MOST_SPREAD:.0%} for the spread is wider, since a spread also widens the interval, at whose worse end the "
-        "goal is judged." + _few_pairs(results.rows),
+        f"{MOST_SPREAD:.0%} for the spread is wider, since a spread also widens the interval."
+        + _few_pairs(results.rows),
         "",
         f"| {' | '.join(_HEADINGS)} |",
         f"|{' --- |' * len(_HEADINGS)}",

@@ -26,7 +26,7 @@ _KINDS = (".py", ".j2", ".css", ".html", ".yaml")
 _DECLARED = "pyproject.toml"
 _LOCKS = ("requirements.lock", "requirements-all.lock", "requirements-tensorflow.lock")
 _TOOLS = "dev"  # extra with tools for development, on which no number depends
-_LETTERS = "PSNG"  # letters of row ids, in the order of the table
+_LETTERS = "UPSNG"  # letters of row ids, in the order of the table
 _ROW_ID = re.compile(rf"([{_LETTERS}])(\d+)([a-z]*)")
 _PACKAGES = ("torch", "ray", "prefect", "mlflow", "pyarrow", "numpy")
 
@@ -192,8 +192,6 @@ def _of_claim(line: Line, claim: Claim) -> Line:
     if line.title != claim.title:
         return line.model_copy(update={"earlier_definition": True})
     line = line.model_copy(update={"earlier_definition": False})
-    if (line.goal, line.at_least) == (claim.goal, claim.at_least):
-        return line
     met = False if line.failed_runs and line.met is False else None
     if (
         claim.goal is not None

@@ -45,6 +45,12 @@ def test_rows_are_chosen_by_their_ids_and_by_those_of_their_claims() -> None:
         _chosen(rows, "P9,P99", "full")
 
 
+def test_an_environment_without_bytecode_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program.bytecode, "compiled_share", lambda _: 0.4)
+    with pytest.raises(SystemExit, match=r"only 40% of the modules have bytecode.*-m training\.bytecode"):
+        program.main(["--rows", "U1"])
+
+
 def test_all_that_one_process_measures_is_one_value() -> None:
     runs = [_run("a", 1.0), _run("b", 5.0), Run("a", Measured(Outcome({"s": [1.0, 4.0]}), 0, 0))]
     assert series(runs, "a", "s", geometric=True) == [1.0, pytest.approx(2.0)]
@@ -275,7 +281,7 @@ def test_rows_and_claims_have_ids_of_their_own_and_known_sides() -> None:
 
 
 def test_every_row_of_the_table_is_there() -> None:
-    wanted = [f"P{number}" for number in range(1, 18)] + ["G1", "G2", "N1", "N2", "N3", "N5", "N7"]
+    wanted = [f"P{number}" for number in range(1, 18)] + ["G1", "G2", "N1", "N2", "N3", "N7", "U1"]
     ids = {claim.id for row in all_rows() for claim in row.claims}
     for row in wanted:
         # P1 matches P1a and P1b, P14 matches P14-rows and so on: a letter or a hyphen follows, never a digit.
