@@ -95,6 +95,9 @@ class DatasetVersion(Record):
         None, description="columns of a table, or the target of images with numbers"
     )
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
+    key: tuple[str, ...] = Field(
+        (), description="columns of the rows' key; empty: a row's content identifies it"
+    )
     format: int = Field(1, description="number of the manifest's format")
 
     @property

@@ -7,6 +7,7 @@ its features. Two rows are the same when either digest agrees; so all rows of a 
 is the first 8 bytes of a sha256.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,19 +53,31 @@ def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDA
     return among
 
 
-def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
-    digests: dict[str, list[Digests]] = {}
+def part_tables(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
+    """Those of `columns` that a split's part files have, one table for each file.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
     for part in version.parts[split]:
         path = Path(version.path) / part.path
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                names = [name for name in ("digest", "source") if name in file.schema_arrow.names]
-                table = file.read(names)
+                yield file.read([name for name in columns if name in file.schema_arrow.names])
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: can't be read ({error}).") from error
-        for name in names:
-            first = binary_to_numpy(table[name], np.uint64).reshape(-1, 2)[:, 0]
-            digests.setdefault(name, []).append(first)
+
+
+def first_halves(digests: pa.ChunkedArray | pa.Array) -> Digests:
+    """The first 8 bytes of each digest of 16 bytes."""
+    column = digests if isinstance(digests, pa.ChunkedArray) else pa.chunked_array([digests])
+    return binary_to_numpy(column, np.uint64).reshape(-1, 2)[:, 0]
+
+
+def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
+    digests: dict[str, list[Digests]] = {}
+    for table in part_tables(version, split, ["digest", "key", "source"]):
+        for name in table.column_names:
+            digests.setdefault(name, []).append(first_halves(table[name]))
     return {name: np.concatenate(parts) for name, parts in digests.items()}
