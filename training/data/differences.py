@@ -151,7 +151,8 @@ def _rows(version: DatasetVersion, by_key: bool, columns: Mapping[str, ColumnKin
 def _labels(column: "pa.ChunkedArray", names: Digests) -> Digests:
     """Numbers that are equal for equal classes of any two versions, or the bits of the numbers to predict."""
     labels = column.to_numpy()
-    return names[labels] if len(names) else (labels.astype(np.float64) + 0.0).view(np.uint64)
+    numbers: Digests = names[labels] if len(names) else (labels.astype(np.float64) + 0.0).view(np.uint64)
+    return numbers
 
 
 def _features(columns: Mapping[str, ColumnKind] | None) -> list[str]:

@@ -1,10 +1,11 @@
 """Digests of a dataset version's rows, to find rows of one version in another.
 
-Each row has two digests. Of an image, `digest` is of its pixels, and `source` of the source's row before decoding and
-resizing: `digest` still agrees when a file was stored in another format, `source` when images were resized to another
-size. Of a row of a table, `digest` is of its group if the source has groups, else of its features, and `source` is of
-its features. Two rows are the same when either digest agrees; so all rows of a group count as the same. A digest here
-is the first 8 bytes of a sha256.
+Each row has two or three digests. Of an image, `digest` is of its pixels, and `source` of the source's row before
+decoding and resizing: `digest` still agrees when a file was stored in another format, `source` when images were resized
+to another size. Of a row of a table, `digest` is of its group if the source has groups, else of its key or its
+features; `key` is of its key, if rows have keys, and `source` is of its features. Two rows are the same when one of
+these digests agrees. So all rows of a group count as the same; a changed row is found by its key, and a row that got a
+key later by its features. A digest here is the first 8 bytes of a sha256.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ Digests = npt.NDArray[np.uint64]
 
 
 def known_rows(version: DatasetVersion, split: Split) -> Digests:
-    """Sorted digests of both kinds of all rows of a split, at most 16 bytes per row.
+    """Sorted digests of all kinds of all rows of a split, at most 24 bytes per row.
 
     An older dataset version, without the column `source`, has digests of pixels only. Raises :class:`DataError` when a
     part file can't be read.
@@ -72,7 +73,8 @@ def part_tables(version: DatasetVersion, split: Split, columns: list[str]) -> It
 def first_halves(digests: pa.ChunkedArray | pa.Array) -> Digests:
     """The first 8 bytes of each digest of 16 bytes."""
     column = digests if isinstance(digests, pa.ChunkedArray) else pa.chunked_array([digests])
-    return binary_to_numpy(column, np.uint64).reshape(-1, 2)[:, 0]
+    halves: Digests = binary_to_numpy(column, np.uint64).reshape(-1, 2)[:, 0]
+    return halves
 
 
 def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
