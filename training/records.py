@@ -400,6 +400,9 @@ class Release(Record):
     verdict: Verdict = Field(description="decision of the gate, with reasons")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     initial: str = Field("", description="weights that the training started from; empty: new weights")
+    data_changes: str = Field(
+        "", description="rows that are new, gone or changed since the recipe's last run; empty: none"
+    )
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
     recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")
