@@ -16,6 +16,7 @@ from training import identity
 from training.data.dataset import open_columns
 from training.errors import EvergreenError
 from training.plan import RunPlan, choose_source, identify
+from training.plan_changes import with_data_changes
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
@@ -104,6 +105,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     """
     recipe, plan = make_plan(recipe_name, overrides, home, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
+    plan = with_data_changes(plan, version)
     if done is None:
         check_plan(plan, recipe, version)
     learned_rows = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None

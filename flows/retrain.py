@@ -35,7 +35,7 @@ from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.trackers.mlflow_run import check_embedded_experiment, connect_patiently, failure_recorded
-from tasks.train import keep_plan, train
+from tasks.train import keep_data_changes, keep_plan, train
 from training.errors import ResourceError, SettingError, classify
 from training.plan import RunPlan, identify
 from training.ray_cluster.capacity import resolve_here
@@ -129,6 +129,7 @@ def bring_up_to_date(
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
+                    plan = keep_data_changes(plan, version)
                 check_tokenizer(plan, version)
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):

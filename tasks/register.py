@@ -149,6 +149,7 @@ def _release(
         verdict=verdict,
         evaluation=Path(evaluation.predictions).parent.name,
         initial=plan.started_from,
+        data_changes=plan.data_changes,
         metrics=metrics,
         recipe_metrics=tuple(evaluation.candidate.recipe_metrics),
         mlflow_run_id=run_id,

@@ -95,6 +95,9 @@ class DatasetVersion(Record):
         None, description="columns of a table, or the target of images with numbers"
     )
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
+    key: tuple[str, ...] = Field(
+        (), description="columns of the rows' key; empty: a row's content identifies it"
+    )
     format: int = Field(1, description="number of the manifest's format")
 
     @property
@@ -397,6 +400,9 @@ class Release(Record):
     verdict: Verdict = Field(description="decision of the gate, with reasons")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     initial: str = Field("", description="weights that the training started from; empty: new weights")
+    data_changes: str = Field(
+        "", description="rows that are new, gone or changed since the recipe's last run; empty: none"
+    )
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
     recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")

@@ -57,6 +57,8 @@ def version_description(
     )
     if plan.initial is not None:
         text += f" Fine-tuned from {plan.initial.words}."
+    if plan.data_changes:
+        text += f" Data since the run before: {plan.data_changes}."
     if evaluation is None or verdict is None:
         return f"{text}\n\nNot judged yet."
     score = evaluation.candidate
