@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class BoostingSettings(TrainerSettings):
     """The section `training` of a trainer of boosted trees; a field `trainer` of the subclass names the trainer."""
 
+    WEIGHS_ROWS: ClassVar[bool] = True
     FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
 
     rounds: PositiveInt = Field(100, description="Boosting rounds; each adds a tree, or one a class")

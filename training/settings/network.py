@@ -79,6 +79,8 @@ class GradientSettings(PrecisionSettings):
 class OwnLoopSettings(GradientSettings):
     """The section of a trainer that uses Evergreen's own loop: optimizer, schedule, passes of a step."""
 
+    WEIGHS_ROWS: ClassVar[bool] = True
+
     accumulation_steps: PositiveInt = Field(
         1, description="Split each worker's share of a step into this many passes"
     )

@@ -55,6 +55,7 @@ class TrainerSettings(Section):
     does not have. `FORMATS` names the formats in which the trainer's models can be registered, the default first;
     a format can also name its trainers (:func:`training.seams.formats_of`). `NOT_IN_KEY` names the settings that are no
     ingredients of the run key.
+    `WEIGHS_ROWS` says whether the training's loss takes weights of rows (:mod:`training.trainers.row_weights`).
     `COMPUTES_METRICS` says whether the trainer computes the metrics of a recipe (:mod:`training.recipe_metrics`), and
     `READS_DATASET` whether it reads a recipe's own torch Dataset (`Recipe(dataset=...)`) with `data.feed=loader`.
     """
@@ -63,6 +64,7 @@ class TrainerSettings(Section):
     FORMATS: ClassVar[tuple[str, ...]]
     FORM: ClassVar[Mapping[str, str | None]] = {}
     NOT_IN_KEY: ClassVar[tuple[str, ...]] = ()
+    WEIGHS_ROWS: ClassVar[bool] = False
     COMPUTES_METRICS: ClassVar[bool] = False
     READS_DATASET: ClassVar[bool] = False
 

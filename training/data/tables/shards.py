@@ -12,13 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from training.data.images.decoding import binary_to_numpy
 from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.tables.changed_features import changed_features
-from training.data.tables.typed_copy import GROUP
+from training.data.tables.typed_copy import GROUP, WEIGHT
 from training.data.tables.values import FEATURE, TYPES, as_text
 from training.records import ColumnKind, PartFile, Record, Split
 from training.storage.files import digest_file
@@ -31,8 +32,9 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)
 class TablePlan(Record):
     """The input of one transform task. `classes` is None for a regression.
 
-    `columns` are the features of the source, and `made` the features that the recipe's `transform_rows` computes from
-    them; None without the function. `marked`: part files have the column `validation`.
+    `columns` are the features of the source, `weight` its column of weights (None without), and `made` the features
+    that the recipe's `transform_rows` computes from the columns; None without the function. `marked`: part files have
+    the column `validation`.
     """
 
     raw: str
@@ -44,6 +46,7 @@ class TablePlan(Record):
     folder: str
     marked: bool
     made: dict[str, ColumnKind] | None = None
+    weight: str | None = None
 
     @property
     def batch_rows(self) -> int:
@@ -60,7 +63,7 @@ class TableOutcome(Record):
     """The part files of one transform task; `bad` has location and reason for each row that can't be used.
 
     `parts` has no entry for a split without rows. `label_counts[split][k]` counts the rows of class number k, and
-    `validation` counts the rows that are marked for validation.
+    `validation` counts the rows that are marked for validation, and `weights` has the sum of the rows' weights.
     """
 
     index: int
@@ -68,6 +71,7 @@ class TableOutcome(Record):
     label_counts: dict[Split, tuple[int, ...]]
     bad: tuple[str, ...]
     validation: int = 0
+    weights: dict[Split, float] = Field({}, description="sum of the rows' weights")
 
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
@@ -81,7 +85,8 @@ def table_part_schema(plan: TablePlan) -> pa.Schema:
         pa.field("where", pa.string(), nullable=False),
     ]
     marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
-    return pa.schema([*features, *own, *marks])
+    weights = [pa.field(WEIGHT, pa.float64(), nullable=False)] if plan.weight is not None else []
+    return pa.schema([*features, *own, *marks, *weights])
 
 
 def transform_table_shard(
@@ -98,7 +103,7 @@ def transform_table_shard(
     paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
     writers = {split: _open_writer(path, schema) for split, path in paths.items()}
     bad: list[str] = []
-    validation = 0
+    validation, weights = 0, dict.fromkeys(SPLITS, 0.0)
     try:
         for number, rows in enumerate(batches):
             table, wrong = _checked(rows, plan, schema, function, again=number == 0)
@@ -110,6 +115,8 @@ def transform_table_shard(
                 if classes:
                     counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(classes))
                 validation += int(pc.sum(part["validation"], min_count=0).as_py()) if plan.marked else 0
+                if plan.weight is not None:
+                    weights[split] += float(part[WEIGHT].to_numpy().sum())
     finally:
         for writer in writers.values():
             writer.close()
@@ -119,6 +126,7 @@ def transform_table_shard(
         label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
         bad=tuple(bad),
         validation=validation,
+        weights=weights if plan.weight is not None else {},
     )
 
 
@@ -137,6 +145,8 @@ def _checked(
         "source": source,
         "where": good["where"],
     }
+    if plan.weight is not None:
+        columns[WEIGHT] = good[WEIGHT]
     if plan.marked:
         is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
         columns["validation"] = pa.array(np.full(good.num_rows, is_marked))
