@@ -16,13 +16,13 @@ from training.data.dataset import Columns, open_columns
 from training.data.sources.table import Table
 from training.errors import SettingError
 from training.records import DatasetVersion, TrainedModel
-from training.settings.overrides import resolve
-from training.settings.schema import Settings
+from training.settings.overrides import parse_assignments, resolve
+from training.settings.schema import DataSettings, Settings
 from training.storage.paths import Home
 from training.supervision.launch import launch
 from training.trainers.base import inspection_of
 from training.trainers.network.feeds import Batch
-from training.trainers.row_weights import check_weights, scaled, weighted
+from training.trainers.row_weights import check_weights, class_weights, scaled, weighted
 from training.trainers.torch.replica import Replica
 
 INPUTS = values()
@@ -69,7 +69,7 @@ def test_validation_is_a_weighted_mean(version: DatasetVersion, targets: np.ndar
     repeated = np.repeat(np.arange(len(INPUTS)), TIMES)
     expected = built.validate(columns_of(INPUTS, targets), repeated)
     rows = np.arange(len(INPUTS))
-    columns = weighted(columns_with(targets, TIMES.astype(float)), rows, rows)
+    columns = weighted(columns_with(targets, TIMES.astype(float)), rows, rows, version, plain_steps())
     assert built.validate(columns, rows) == pytest.approx(expected, rel=1e-5)
 
 
@@ -106,16 +106,18 @@ def test_passes_and_shards_keep_each_row_with_its_weight() -> None:
 
 def test_weights_are_scaled_to_the_mean_1_of_each_use() -> None:
     learn, validate = np.arange(0, 30), np.arange(30, 40)
-    made = weighted(columns_with(LABELS, np.arange(40) * 1e300), learn, validate).weights
+    plain_settings, version = plain_steps(), CASES[1][0]
+    heavy = columns_with(LABELS, np.arange(40) * 1e300)
+    made = weighted(heavy, learn, validate, version, plain_settings).weights
     assert made is not None
     assert made[learn].mean() == pytest.approx(1)
     assert made[validate].mean() == pytest.approx(1)
     assert made[2] / made[1] == pytest.approx(2)
     plain = columns_of(INPUTS, LABELS)
-    assert weighted(plain, learn, validate) is plain
+    assert weighted(plain, learn, validate, version, plain_settings) is plain
     empty = columns_with(LABELS, np.arange(40) * (np.arange(40) < 30.0))
     with pytest.raises(SettingError, match=r"the weights of all 10 rows to validate on are 0"):
-        weighted(empty, learn, validate)
+        weighted(empty, learn, validate, version, plain_settings)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +138,68 @@ def test_a_training_that_would_ignore_weights_is_refused(
     check_weights(settings, version)
     with pytest.raises(SettingError, match=message):
         check_weights(settings, heavy)
+
+
+def test_balanced_weights_of_classes_are_those_of_scikit_learn() -> None:
+    from sklearn.utils.class_weight import compute_class_weight
+
+    labels, classes = np.repeat([0, 1, 2], [70, 20, 10]), ("a", "b", "c")
+    ours = class_weights(labels, classes, "balanced")
+    assert ours is not None
+    assert ours.tolist() == pytest.approx(
+        compute_class_weight("balanced", classes=np.arange(3), y=labels).tolist()
+    )
+    with_absent = class_weights(labels, (*classes, "d"), "balanced")
+    assert with_absent is not None
+    assert with_absent[:3].tolist() == ours.tolist()
+    assert np.isfinite(with_absent).all()
+    assert class_weights(labels, classes, None) is None
+
+
+def test_weights_of_classes_and_of_rows_multiply() -> None:
+    settings = plain_steps(class_weights={"b": 3})
+    rows, version = np.arange(40), CASES[1][0]
+    times = TIMES.astype(float)
+    both = weighted(columns_with(LABELS, times), rows, rows, version, settings).weights
+    assert both is not None
+    assert np.allclose(both, scaled(times * np.where(LABELS == 1, 3.0, 1.0)))
+    alone_weights = weighted(columns_of(INPUTS, LABELS), rows, rows, version, settings).weights
+    assert alone_weights is not None
+    assert np.allclose(alone_weights, scaled(np.where(LABELS == 1, 3.0, 1.0)))
+
+
+def test_weights_of_classes_are_checked() -> None:
+    with pytest.raises(SettingError, match=r"training\.class_weights: a regression has no classes to weigh"):
+        check_weights(plain_steps(class_weights="balanced"), CASES[0][0])
+    with pytest.raises(SettingError, match=r"training\.class_weights: no class 'ill'; the dataset has a, b"):
+        check_weights(plain_steps(class_weights={"ill": 5}), CASES[1][0])
+    check_weights(plain_steps(class_weights={"a": 5}), CASES[1][0])
+    streamed = plain_steps(class_weights="balanced").model_copy(update={"data": DataSettings(feed="stream")})
+    with pytest.raises(SettingError, match=r"data\.feed: stream carries no weights"):
+        check_weights(streamed, CASES[1][0])
+    for wrong in ({"a": 0}, {"a": -1}, {"a": float("inf")}, {"a": True}):
+        with pytest.raises(SettingError, match=r"class 'a' needs a finite weight above 0"):
+            plain_steps(class_weights=wrong)
+    with pytest.raises(SettingError, match="class_weights"):
+        plain_steps(class_weights="even")
+
+
+def test_weights_of_classes_by_text_and_by_mapping_are_the_same_setting() -> None:
+    base = plain_steps()
+    by_text = resolve(base, parse_assignments(['training.class_weights={"b": 2, "a": 1.5}']))
+    by_mapping = plain_steps(class_weights={"a": 1.5, "b": 2})
+    assert by_text == by_mapping
+    assert by_text.model_validate_json(by_text.model_dump_json()) == by_text  # as plans store it
+    assert resolve(by_text, parse_assignments(["training.class_weights=none"])) == base
+    keys = [ingredients_of(settings) for settings in (base, by_text)]
+    assert keys[0] != keys[1]
+
+
+def ingredients_of(settings: Settings) -> object:
+    from training import identity
+    from training.recipe import load
+
+    return identity.ingredients(load("digits")[1], settings, "-", {})["settings"]
 
 
 def written(folder: Path, times: np.ndarray, repeat: bool, regression: bool) -> Path:
@@ -183,6 +247,24 @@ def test_trees_learn_a_weight_as_the_row_so_often(
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
         assert ours.validation_loss == pytest.approx(theirs.validation_loss, rel=1e-2)
         assert ours.validation_score == pytest.approx(theirs.validation_score, rel=1e-2)
+
+
+@pytest.mark.parametrize("trainer", ["XGBoost", "LightGBM"])
+def test_trees_learn_weights_of_classes_as_those_of_rows(home: Home, tmp_path: Path, trainer: str) -> None:
+    file = written(tmp_path, np.ones(300, int), False, False)
+    version = prepared(home, Table(file, "target", drop=["w"]), "plain")
+    rows = pyarrow.csv.read_csv(file)
+    heavy = np.where(np.asarray(rows["target"]) == "high", 4.0, 1.0)
+    pyarrow.csv.write_csv(rows.set_column(4, "w", pa.array(heavy)), tmp_path / "heavy.csv")
+    by_row = prepared(home, Table(tmp_path / "heavy.csv", "target", weight="w"), "heavy")
+    own = {"rounds": 4, "learning_rate": 0.3}
+    runs = [
+        launch(boosted_job(home, by_row, trainer=trainer, training=own)),
+        launch(boosted_job(home, version, trainer=trainer, training={**own, "class_weights": {"high": 4}})),
+        launch(boosted_job(home, version, trainer=trainer, training=own)),
+    ]
+    digests = [run.weights_digest for run in runs]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_network_learns_with_weights_to_the_end(home: Home, tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ class Table:
     def _check_roles(self) -> None:
         if self.split is not None and self.time is not None:
             raise SettingError("Table: split= and time= both divide the rows; give one of them")
-        roles = (self.target, self.split, self.group, self.time, self.weight)
-        roles = [name for name in roles if name is not None]
+        uses = (self.target, self.split, self.group, self.time, self.weight)
+        roles = [name for name in uses if name is not None]
         for name in roles:
             if roles.count(name) > 1:
                 raise SettingError(

@@ -43,7 +43,8 @@ def worker_rows(job: TrainingJob, ranks: Ranks, heartbeat: Heartbeat) -> WorkerR
     if job.feed != "stream":
         columns = open_columns(job.dataset, "train")
         learned, kept_back = training_rows(columns, job.settings)
-        return rows_of_columns(weighted(columns, learned, kept_back), learned, kept_back, ranks)
+        columns = weighted(columns, learned, kept_back, job.dataset, job.settings)
+        return rows_of_columns(columns, learned, kept_back, ranks)
     long_work = LongWork(ranks, heartbeat, job.settings.failure.collective_timeout_s)
     learn, validate = (
         long_work.on_all(partial(open_shard, name, job.dataset, heartbeat.add_moved))

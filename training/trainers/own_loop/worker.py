@@ -30,7 +30,7 @@ def train(
     with entry.heartbeat.kept_beating(0):
         columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
-    columns = weighted(columns, learn, validate)
+    columns = weighted(columns, learn, validate, job.dataset, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
     total = total_steps(job, feed, learn)
     replica = build_replica(recipe, job, ranks, total)
