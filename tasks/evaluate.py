@@ -9,6 +9,7 @@ DataError when one of a registered model is not.
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,7 @@ from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
-from training.problems.base import Predict, Predictions
+from training.problems.base import Predict, Predictions, Weights
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
@@ -43,6 +44,7 @@ from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
 from training.trainers.base import inspection_of
+from training.trainers.row_weights import scaled
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -106,7 +108,7 @@ def compare(
     test, problem = open_columns(version, "test"), problem_named(version.problem)
     trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
     compared = _rows_to_compare(plan, version, trained_on)
-    rows = test if compared.all() else test.selected(compared, folder)
+    rows = _weighed(plan, test if compared.all() else test.selected(compared, folder))
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
@@ -127,7 +129,7 @@ def compare(
         "anchor": anchor_predictions,
     }
     predictions = folder / PREDICTIONS
-    _keep_predictions(predictions, version, test, compared, models)
+    _keep_predictions(predictions, version, test, compared, models, rows.weights)
     against = f", champion {problem.figure(champion_score)}" if champion_score else ""
     log.info("%s%s", problem.headline(candidate_score), against)
     findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
@@ -196,6 +198,18 @@ def _rows_to_compare(
     return compared
 
 
+def _weighed(plan: RunPlan, rows: Columns) -> Columns:
+    """The compared rows with weights of mean 1. Raises :class:`SettingError` if all their weights are 0."""
+    if rows.weights is None:
+        return rows
+    if not rows.weights.any():
+        raise SettingError(
+            f"model {plan.model}: the weights of all {len(rows)} compared test rows are 0, so nothing can be compared. "
+            "Give test rows a weight above 0, or register under another name with tracking.model."
+        )
+    return replace(rows, weights=scaled(rows.weights))
+
+
 class Measured(NamedTuple):
     """A model's predictions for test rows, and the times it took."""
 
@@ -227,6 +241,7 @@ def _score(
         plan.settings.gate.confidence,
         measured.latency_ms,
         measured.rows_per_s,
+        test.weights,
     )
     return score.model_copy(update={"recipe_metrics": metrics.of_rows(predictions, test.targets)})
 
@@ -312,8 +327,12 @@ def _keep_predictions(
     test: Columns,
     compared: npt.NDArray[np.bool_],
     models: dict[str, Predictions | None],
+    weights: Weights | None,
 ) -> None:
-    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN."""
+    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN.
+
+    `weights` are those of the compared rows; the others get 0.
+    """
     problem, targets = problem_named(version.problem), test.targets[compared]
     digests = row_digests(version, "test")
     columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
@@ -323,5 +342,8 @@ def _keep_predictions(
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)
                 columns[name + ending][compared] = values
+    if weights is not None:
+        columns["weight"] = np.zeros(len(test))
+        columns["weight"][compared] = weights
     with atomic_file(path) as aside:
         pq.write_table(pa.table(columns), aside)

@@ -135,7 +135,14 @@ def _page(ends: list[End], sentences: list[str]) -> str:
     for end, sentence in zip(ends, sentences, strict=True):
         truth = "" if end.truth is None else f"{100 * end.truth:.1f} %"
         outcome = f"**{end.outcome}: {end.wrong}**" if end.wrong else end.outcome
-        cells = (str(end.night.number), end.night.data, outcome, end.champion, truth, sentence.replace("|", "\\|"))
+        cells = (
+            str(end.night.number),
+            end.night.data,
+            outcome,
+            end.champion,
+            truth,
+            sentence.replace("|", "\\|"),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -153,10 +160,14 @@ def main() -> int:
         for night in list(sixty_nights())[: chosen.nights]:
             end = nights.live(night)
             ends.append(end)
-            print(f"{night.number:3} {night.data:45} {end.outcome:10} {end.champion:3} {end.wrong}", flush=True)
+            print(
+                f"{night.number:3} {night.data:45} {end.outcome:10} {end.champion:3} {end.wrong}", flush=True
+            )
         sentences = [line["sentence"] for line in nights.history()]
         if len(sentences) != len(ends) or not all(sentences):
-            print(f"history has {len(sentences)} lines with {sum(map(bool, sentences))} sentences", flush=True)
+            print(
+                f"history has {len(sentences)} lines with {sum(map(bool, sentences))} sentences", flush=True
+            )
             return 1
         chosen.out.write_text(_page(ends, sentences))
         return int(any(end.wrong for end in ends))

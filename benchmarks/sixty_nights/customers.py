@@ -24,7 +24,13 @@ def customers(rows: int, seed: int) -> pd.DataFrame:
     tariff = np.array(["basic", "family", "business"])[(3 * columns[2]).astype(int)]
     age = (18 + 62 * columns[3]).round(1)
     complaints = np.floor(6 * columns[4] ** 2)
-    score = 1.2 * complaints - 0.05 * (months - 40) + 0.05 * (bill - 38) + np.where(tariff == "basic", 1, -0.5) - 1.8
+    score = (
+        1.2 * complaints
+        - 0.05 * (months - 40)
+        + 0.05 * (bill - 38)
+        + np.where(tariff == "basic", 1, -0.5)
+        - 1.8
+    )
     left = columns[5] < 1 / (1 + np.exp(-2 * score))
     return pd.DataFrame(
         {

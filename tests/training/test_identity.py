@@ -40,6 +40,7 @@ WEIGHTS = {
     "training.schedule": "constant",
     "training.warmup_share": 0.5,
     "training.label_smoothing": 0.5,
+    "training.class_weights": "balanced",
     "training.clip_norm": 0.5,
     "training.precision": "bfloat16",
     "training.augment": False,
@@ -116,6 +117,7 @@ OTHERS = {
 # By trainer besides the PyTorch loop: another valid value of every setting of its section.
 TRAINERS = {
     "xgboost": {
+        "class_weights": "balanced",
         "rounds": 7,
         "learning_rate": 0.5,
         "max_depth": 2,
@@ -130,6 +132,7 @@ TRAINERS = {
         "early_stopping_rounds": 3,
     },
     "lightgbm": {
+        "class_weights": "balanced",
         "rounds": 7,
         "learning_rate": 0.5,
         "num_leaves": 4,
@@ -187,6 +190,7 @@ TRAINERS = {
         "schedule": "step",
         "warmup_share": 0.5,
         "label_smoothing": 0.5,
+        "class_weights": "balanced",
         "clip_norm": 0.5,
         "precision": "bfloat16",
         "augment": False,

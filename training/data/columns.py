@@ -49,7 +49,8 @@ class Columns:
 
     `digests` holds the first 8 bytes of each row's digest. `validation` marks the rows of the source's own
     validation split; None when the source has no such rows. `unchecked` marks the rows whose images :meth:`read` has
-    yet to compare with their digests; None when :func:`open_columns` has checked all images.
+    yet to compare with their digests; None when :func:`open_columns` has checked all images. `weights` says how much
+    each row counts (float64, at least 0); None when all rows count the same.
     """
 
     inputs: npt.NDArray[Any]
@@ -58,6 +59,7 @@ class Columns:
     validation: npt.NDArray[np.bool_] | None = None
     unchecked: npt.NDArray[np.bool_] | None = None
     folder: Path | None = None
+    weights: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -74,7 +76,8 @@ class Columns:
                 stream.write(self.inputs[numbers[start : start + _SELECTED_ROWS]].data)
         inputs = np.asarray(np.load(file, mmap_mode="r"))
         file.unlink()
-        return Columns(inputs, self.targets[rows], self.digests[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return Columns(inputs, self.targets[rows], self.digests[rows], weights=weights)
 
     def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """A copy of the images of the row numbers `rows`; each unchecked image is compared with its digest once.
@@ -129,9 +132,10 @@ def open_columns(version: DatasetVersion, split: Split, check_images: bool = Tru
 
 
 def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
-    """Names of the unpacked files of a split, in the order of the fields of :class:`Columns`."""
+    """Names of the unpacked files of a split: those of fields of :class:`Columns`."""
     marked = split == "train" and version.validation_rows is not None
-    return (*_COLUMNS, "validation.npy") if marked else _COLUMNS
+    weighted = version.table is not None and version.table.weight is not None
+    return (*_COLUMNS, *(["validation.npy"] if marked else []), *(["weights.npy"] if weighted else []))
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BuildModel = Callable[[Any, int], "nn.Module"]
 Predictions = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
+Weights = npt.NDArray[np.float64]
 Predict = Callable[[npt.NDArray[Any]], Predictions]
 
 
@@ -88,8 +89,12 @@ class Problem(Objective, Protocol):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> Score:
         """All scores of a model on test rows.
+
+        `weights` (rows,) have the mean 1: the scores are weighted means; None: all rows count the same. Only a problem
+        whose objective is :class:`training.problems.objectives.WeighsRows` gets weights.
 
         Raises :class:`training.errors.TrainingError` when a prediction is not finite.
         """

@@ -13,6 +13,7 @@ from training.problems.probabilities import (
     ClassificationScore,
     Labels,
     Probabilities,
+    Weights,
     aligned,
     paired,
     score,
@@ -53,9 +54,10 @@ class Classification(ClassificationObjective, SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> ClassificationScore:
         """See :func:`score`."""
-        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s)
+        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s, weights)
 
     def aligned(
         self, predictions: Probabilities, classes: tuple[str, ...], version: DatasetVersion
@@ -166,7 +168,8 @@ class Classification(ClassificationObjective, SharedMethods):
     ) -> dict[str, tuple[float, float]]:
         """The accuracy, and the rows that only one of the models got right."""
         right = columns["candidate"] == targets
-        pairs = {"accuracy": (self.own(evaluation.candidate).accuracy, float(right.mean()))}
+        accuracy = float(np.average(right, weights=columns.get("weight")))
+        pairs = {"accuracy": (self.own(evaluation.candidate).accuracy, accuracy)}
         if "champion" in columns:
             theirs = columns["champion"] == targets
             pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))

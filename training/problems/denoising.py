@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.problems.base import Predictions
+from training.problems.base import Predictions, Weights
 from training.problems.mean_errors import MeanErrorMethods, mean_error
 from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
 from training.problems.skewed_means import Numbers
@@ -87,8 +87,10 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> DenoisingScore:
         """See :func:`score`."""
+        del weights
         return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s)
 
     def aligned(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.problems.base import Predictions, Targets
+from training.problems.base import Predictions, Targets, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
@@ -65,6 +65,7 @@ class MeanErrorMethods(SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> Score:
         """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
 
@@ -72,7 +73,7 @@ class MeanErrorMethods(SharedMethods):
 
         Raises the errors of :func:`check_numbers`.
         """
-        del version
+        del version, weights
         check_numbers(targets, predictions)
         low, mean, high = mean_error(self.row_errors(targets, predictions.astype(np.float64)), confidence)
         constant = float(self.row_errors(targets, np.full(len(targets), np.median(targets))).mean())

@@ -19,6 +19,7 @@ from training.records import Mistake, ProblemName, Record, Score
 
 Labels = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]
 
 log = logging.getLogger("evergreen.evaluate")
 
@@ -70,8 +71,13 @@ def score(
     confidence: float,
     latency_ms: float,
     images_per_s: float,
+    weights: Weights | None = None,
 ) -> ClassificationScore:
     """All scores of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
+
+    With `weights` (rows,) of mean 1, all scores are weighted means, only the counts of rows are not. The interval is
+    then that of as many rows of equal weight as have the same variance, sum(w)^2 / sum(w^2): L. Kish, Survey Sampling
+    (1965), section 8.2.
 
     The precision, recall or F1 of a class is 0 where it is undefined, because the class has no test rows or is never
     predicted; `macro_f1` includes these zeros. `log_loss` is in nats.
@@ -83,17 +89,19 @@ def score(
     if len(classes) != probabilities.shape[1]:
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
     predicted = probabilities.argmax(axis=1)
-    right = int((predicted == labels).sum())
-    low, high = _wilson(right, len(labels), confidence)
-    by_class, confusion = _by_class(labels, predicted, classes)
+    weights = np.ones(len(labels)) if weights is None else weights
+    accuracy = float((weights * (predicted == labels)).sum() / len(labels))
+    rows = float(weights.sum() ** 2 / np.square(weights).sum())
+    low, high = _wilson(min(accuracy, 1.0) * rows, rows, confidence)
+    by_class, confusion = _by_class(labels, predicted, classes, weights)
     return ClassificationScore(
-        accuracy=right / len(labels),
+        accuracy=min(accuracy, 1.0),
         low=low,
         high=high,
         confidence=confidence,
-        log_loss=_log_loss(labels, probabilities),
+        log_loss=_log_loss(labels, probabilities, weights),
         macro_f1=sum(class_score.f1 for class_score in by_class) / len(by_class),
-        calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1)),
+        calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1), weights),
         classes=by_class,
         confusion=confusion,
         latency_ms=latency_ms,
@@ -200,17 +208,22 @@ def _check_distributions(probabilities: Probabilities) -> None:
 
 
 def _by_class(
-    labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str]
+    labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str], weights: Weights
 ) -> tuple[tuple[ClassScore, ...], tuple[tuple[int, ...], ...]]:
     """Scores of each class, and the confusion matrix: rows are true classes, columns are predicted classes.
+
+    The scores are weighted, the matrix counts rows.
 
     Written in NumPy, because importing scikit-learn's metrics and scipy's statistics takes as long as a small
     evaluation.
     """
     count = len(classes)
-    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
-    hits, rows, guesses = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-    columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), rows.tolist())
+    cells, size = labels * count + predicted, count * count
+    confusion = np.bincount(cells, minlength=size).reshape(count, count)
+    weighed: Weights = np.bincount(cells, weights, minlength=size).reshape(count, count)
+    hits, rows, guesses = weighed.diagonal(), weighed.sum(axis=1), weighed.sum(axis=0)
+    of_class = confusion.sum(axis=1).tolist()
+    columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), of_class)
     scores = tuple(
         ClassScore(name=name, rows=total, precision=precision, recall=recall, f1=f1)
         for name, precision, recall, f1, total in zip(classes, *columns, strict=True)
@@ -218,13 +231,13 @@ def _by_class(
     return scores, tuple(tuple(row) for row in confusion.tolist())
 
 
-def _shares(parts: Labels, wholes: Labels) -> list[float]:
+def _shares(parts: Weights, wholes: Weights) -> list[float]:
     """`parts` / `wholes` by element, and 0 where `wholes` is 0."""
-    shares: list[float] = (parts / np.maximum(wholes, 1)).tolist()
+    shares: list[float] = (parts / np.where(wholes > 0, wholes, 1.0)).tolist()
     return shares
 
 
-def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
+def _wilson(right: float, rows: float, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a proportion.
 
     Equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872.
@@ -236,7 +249,7 @@ def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
     return (centre - reach if right else 0.0), (centre + reach if right < rows else 1.0)
 
 
-def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
+def _log_loss(labels: Labels, probabilities: Probabilities, weights: Weights) -> float:
     """Mean of -ln(probability of the true class), in nats, clipped at float32's epsilon as scikit-learn does.
 
     scikit-learn's `log_loss` builds a one-hot (rows, classes) matrix, which takes too much memory for a large test
@@ -244,15 +257,15 @@ def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
     """
     truth = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     smallest = float(np.finfo(np.float32).eps)
-    return float(-np.log(np.clip(truth, smallest, 1 - smallest)).mean())
+    return float((weights * -np.log(np.clip(truth, smallest, 1 - smallest))).mean())
 
 
-def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32]) -> float:
+def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32], weights: Weights) -> float:
     """Expected calibration error: the mean over rows of |accuracy - confidence| of the row's confidence bin.
 
     Equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; bins are (low, high].
     """
     confidence = top.astype(np.float64)
     bins = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1).astype(np.int64)
-    gap = np.bincount(bins, weights=right - confidence)
+    gap = np.bincount(bins, weights=weights * (right - confidence))
     return float(np.abs(gap).sum() / len(right))

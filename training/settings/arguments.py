@@ -4,7 +4,10 @@ Each class here has the names and types of a section of settings; a test compare
 the section.
 """
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
+
+ClassWeightsArgument = Literal["balanced"] | Mapping[str, float] | None
 
 
 class NetworkArguments(TypedDict, total=False):
@@ -41,6 +44,7 @@ class OwnLoopArguments(GradientArguments, total=False):
     schedule: Literal["constant", "cosine", "one_cycle", "step"]
     warmup_share: float
     label_smoothing: float
+    class_weights: ClassWeightsArgument
 
 
 class BoostingArguments(TypedDict, total=False):
@@ -50,3 +54,4 @@ class BoostingArguments(TypedDict, total=False):
     select: Literal["best", "last"]
     early_stopping_rounds: int | None
     learning_rate: float
+    class_weights: ClassWeightsArgument

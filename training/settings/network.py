@@ -4,7 +4,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
+from training.settings.sections import (
+    NonNegativeFloat,
+    PositiveFloat,
+    Share,
+    TrainerSettings,
+    WeighingSettings,
+)
 
 
 class NetworkSettings(TrainerSettings):
@@ -76,7 +82,7 @@ class GradientSettings(PrecisionSettings):
     clip_norm: PositiveFloat | None = Field(None, description="Scale gradients down to this total norm")
 
 
-class OwnLoopSettings(GradientSettings):
+class OwnLoopSettings(WeighingSettings, GradientSettings):
     """The section of a trainer that uses Evergreen's own loop: optimizer, schedule, passes of a step."""
 
     accumulation_steps: PositiveInt = Field(

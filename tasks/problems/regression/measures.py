@@ -74,7 +74,8 @@ class SquaredError:
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
         """The reference's mean squared error, the difference, and the rows on which each model's error is smaller."""
-        ours, theirs = (np.square(columns[name] - labels) for name in ("candidate", other))
+        each = columns.get("weight", np.float64(1))
+        ours, theirs = (each * np.square(columns[name] - labels) for name in ("candidate", other))
         return {
             "mean squared error": (look.reference_error, float(theirs.mean())),
             "difference": (look.difference, float((theirs - ours).mean())),
