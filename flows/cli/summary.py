@@ -94,6 +94,8 @@ def _facts(release: Release) -> Table:
     if release.initial:
         _row(table, "started from", release.initial)
     _row(table, "data", f"{release.dataset_fingerprint[:16]}  {rows}")
+    if release.data is not None:
+        _row(table, "", release.data.summary)
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
     _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))

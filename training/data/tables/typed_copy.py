@@ -39,7 +39,10 @@ _AGAIN = "Run the command again: the table is read again."
 
 
 class Notes(Record):
-    """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file."""
+    """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file.
+
+    `newest` is the latest value of the column `time`, as a number, and `time` the kind of that column.
+    """
 
     files: tuple[str, ...]
     target: str
@@ -47,6 +50,8 @@ class Notes(Record):
     columns: dict[str, ColumnKind]
     rows: dict[str, int]
     sha256: dict[str, str]
+    newest: float | None = None
+    time: ColumnKind | None = None
 
 
 def write_copy(
