@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prefect.artifacts import create_table_artifact
 
-from tasks.data_check import CHANGES_FILE, check_data
+from tasks.data_check import CHANGES_FILE, check_data, dropped_columns
 from tasks.flow_runs import artifact_key
 from tasks.registry.acceptance import HELD_TAG, forget_held, note_held
 from tasks.registry.recorded_dataset import DATASET_FILE
@@ -38,20 +38,18 @@ def hold_if_changed(
 
     Raises :class:`HeldError` when the run is held.
     """
-    check: DataCheck | None = changes(plan, version, tuple(getattr(recipe.source, "drop", ())), wait)
+    check: DataCheck | None = changes(plan, version, dropped_columns(recipe), wait)
     if check is not None and check.outcome == "held":
         raise HeldError(check)
     return check
 
 
 @step("changes", retries=2)
-def changes(
-    plan: RunPlan, version: DatasetVersion, dropped: tuple[str, ...] = (), wait: bool = True
-) -> DataCheck | None:
+def changes(plan: RunPlan, version: DatasetVersion, dropped: tuple[str, ...], wait: bool) -> DataCheck | None:
     """Compare the dataset with the champion's, say what changed, and record it in the run's folder.
 
-    A held dataset is also recorded in MLflow, for `evergreen accept`. `dropped` are columns that the recipe leaves out.
-    See :func:`hold_if_changed` for `wait` and None.
+    A held dataset is also recorded in MLflow, for `evergreen accept`. See :func:`hold_if_changed` for `wait`
+    and None.
     """
     try:
         connect = partial(connect_patiently if wait else connect_once, plan)

@@ -15,6 +15,7 @@ from training.data.profiles.compare import compare
 from training.errors import DataError
 from training.plan import RunPlan
 from training.profile_records import Acceptance, Change, DataCheck
+from training.recipe import Recipe
 from training.records import DatasetVersion
 from training.settings.change_limits import limits_of
 from training.storage.paths import Home
@@ -38,8 +39,8 @@ class Champion(NamedTuple):
 def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], connect: Connect) -> DataCheck:
     """Compare a dataset with the champion's.
 
-    `dropped` are columns that the recipe leaves out. `connect` makes a client of the store, if one is needed: the
-    embedded store is read without MLflow, whose import takes seconds.
+    `connect` makes a client of the store, if one is needed: the embedded store is read without MLflow, whose import
+    takes seconds. Columns that the recipe leaves out, `dropped`, are told at most.
     """
     made = partial(DataCheck, model=plan.model, fingerprint=version.fingerprint)
     if plan.settings.data.changes == "ignore":
@@ -68,6 +69,11 @@ def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], c
         changes=tuple(found),
         acceptance=acceptance,
     )
+
+
+def dropped_columns(recipe: Recipe) -> tuple[str, ...]:
+    """The columns that the recipe leaves out of its table."""
+    return tuple(getattr(recipe.source, "drop", ()))
 
 
 def find_champion(plan: RunPlan, connect: Connect) -> Champion | None:

@@ -96,6 +96,9 @@ def test_grams_for_kilograms_are_held_until_a_person_accepts_them(nights: Nights
     assert [run.info.status for run in runs] == ["KILLED", "FINISHED"]
     assert "weight" in runs[0].data.tags[DATA_TAG]
     assert nights.retrain()[:2] == (status, held)  # the same data once more
+    status, plan, _ = nights.evergreen("plan", str(nights.folder / "parcels.py"), *QUICK)
+    assert (status, plan["outcome"]) == (EXIT_OK, held["error"])
+    assert nights.evergreen("verify", "parcels")[0] == EXIT_OK
 
     status, accepted, _ = nights.evergreen("accept", "parcels", "--why", "new scales")
     assert (status, accepted["why"]) == (EXIT_OK, "new scales")
