@@ -12,6 +12,7 @@ from tasks.registry.recorded_dataset import recorded_dataset
 from tasks.trackers.embedded_store import champion_tags, registered_models, tags_of_model
 from training.data.manifest import read_manifest
 from training.data.profiles.compare import compare
+from training.data.profiles.identity import replaced_rows
 from training.errors import DataError
 from training.plan import RunPlan
 from training.profile_records import Acceptance, Change, DataCheck
@@ -116,7 +117,9 @@ def _changes(
         meant |= {column.name for profile in profiles for column in (*profile.columns, *profile.measures)}
     data = plan.settings.data
     limits = limits_of(data.change_limits, data.ignore_changes)
-    return compare(reference.profile, version.profile, limits, rewritten=meant)
+    changes = compare(reference.profile, version.profile, limits, rewritten=meant)
+    replaced = replaced_rows(reference, version, limits)
+    return changes if replaced is None else sorted([*changes, replaced], key=lambda change: change.effect)
 
 
 def _acceptance(

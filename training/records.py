@@ -99,6 +99,9 @@ class DatasetVersion(Record):
     profile: Profile | None = Field(
         None, description="what the rows look like; compared with later nights' datasets"
     )
+    key: tuple[str, ...] = Field(
+        (), description="columns of the rows' key; empty: a row's content identifies it"
+    )
     format: int = Field(1, description="number of the manifest's format")
 
     @property

@@ -5,8 +5,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # What each limit means is said in docs/data-changes.md.
-DEFAULTS = {"rows": 0.5, "missing": 0.3, "scale": 10.0, "categories": 0.5, "classes": 0.4, "shape": 0.2}
-_OF_DATASET = ("rows", "classes")
+DEFAULTS = {
+    "rows": 0.5,
+    "missing": 0.3,
+    "scale": 10.0,
+    "categories": 0.5,
+    "classes": 0.4,
+    "shape": 0.2,
+    "identity": 0.5,
+}
+_OF_DATASET = ("rows", "classes", "identity")
 _FACTORS = ("scale",)
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from training.data.sources.splits import NAMES, NEEDED, TEST, TRAIN, split_named
 from training.data.sources.wording import counted
 from training.data.tables.encoding import encoded_values, nearest, wrong_value
+from training.data.tables.keys import KEY, SeenKeys, key_columns
 from training.data.tables.reading import Block, blocks, column_types
 from training.data.tables.recognition import Column
 from training.data.tables.typed_copy import GROUP, Notes, group_digests, write_copy
@@ -39,11 +40,12 @@ class Options:
     group: str | None = None
     time: str | None = None
     test_share: float = 0.2
+    key: tuple[str, ...] = ()
 
     def named(self) -> dict[str, list[str]]:
         """Names of columns by the option of `Table` that gives them."""
         single = {"target": self.target, "split": self.split, "group": self.group, "time": self.time}
-        several = {"drop": list(self.drop), "types": list(self.types)}
+        several = {"key": list(self.key), "drop": list(self.drop), "types": list(self.types)}
         return {option: [name] for option, name in single.items() if name is not None} | several
 
 
@@ -72,7 +74,7 @@ def ingest(
     types = {file: column_types(file) for _, file in files}
     names = _agreed_names(types, options)
     _check_named(files[0][1], names, options)
-    used = {options.target, options.split, options.group, options.time, *options.drop}
+    used = {options.target, options.split, options.group, options.time, *options.key, *options.drop}
     features = tuple(name for name in names if name not in used)
     if not features:
         raise DataError(
@@ -91,6 +93,7 @@ def ingest(
         target=options.target,
         label=kinds[options.target],
         columns={name: kinds[name] for name in features},
+        key=options.key,
         rows={},
         sha256={},
         newest=newest,
@@ -261,7 +264,8 @@ def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str =
 def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Batches of the typed copy, each with the split of its rows."""
     options = plan.options
-    extra = [name for name in (options.split, options.group, options.time) if name is not None]
+    extra = [name for name in (options.split, options.group, options.time, *options.key) if name is not None]
+    seen = SeenKeys(options.key)
     for number, (split, file) in enumerate(plan.files):
         for block in blocks(file, list(dict.fromkeys([*plan.features, options.target, *extra]))):
             columns = {
@@ -272,6 +276,9 @@ def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
                 columns[GROUP] = group_digests(
                     _values(file, block, options.group, "category", needed="group")
                 )
+            if options.key:
+                columns |= key_columns(file, block, options.key)
+                seen.add(file, block, columns[KEY])
             rows = len(columns[_LABEL])
             columns["file"] = pa.array(np.full(rows, number, np.int32))
             columns["row"] = pa.array(np.arange(block.first, block.first + rows, dtype=np.int64))
@@ -279,6 +286,7 @@ def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
             for name, mask in _divided(plan, split, file, block).items():
                 if (part := batch.filter(pa.array(mask))).num_rows:
                     yield name, part
+    seen.check()
 
 
 def _divided(plan: _Plan, split: str, file: Path, block: Block) -> dict[str, npt.NDArray[np.bool_]]:

@@ -18,6 +18,7 @@ from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.tables.changed_features import changed_features
+from training.data.tables.keys import KEY
 from training.data.tables.typed_copy import GROUP
 from training.data.tables.values import FEATURE, TYPES, as_text
 from training.records import ColumnKind, PartFile, Record, Split
@@ -32,7 +33,8 @@ class TablePlan(Record):
     """The input of one transform task. `classes` is None for a regression.
 
     `columns` are the features of the source, and `made` the features that the recipe's `transform_rows` computes from
-    them; None without the function. `marked`: part files have the column `validation`.
+    them; None without the function. `marked`: part files have the column `validation`. `keyed`: they have the column
+    `key`.
     """
 
     raw: str
@@ -44,6 +46,7 @@ class TablePlan(Record):
     folder: str
     marked: bool
     made: dict[str, ColumnKind] | None = None
+    keyed: bool = False
 
     @property
     def batch_rows(self) -> int:
@@ -71,7 +74,10 @@ class TableOutcome(Record):
 
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
-    """Schema of the part files; `digest` is that of the row's group if the source has groups, else it is `source`."""
+    """Schema of the part files; `digest`, which divides the rows, is that of the row's group, key or content.
+
+    It is the digest of the group if the source has groups, else `key` if the rows have keys, else `source`.
+    """
     features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.features.items()]
     label = pa.float64() if plan.classes is None else pa.int32()
     own = [
@@ -80,8 +86,9 @@ def table_part_schema(plan: TablePlan) -> pa.Schema:
         pa.field("source", pa.binary(16), nullable=False),  # digest of the row's features in the source
         pa.field("where", pa.string(), nullable=False),
     ]
+    keys = [pa.field(KEY, pa.binary(16), nullable=False)] if plan.keyed else []
     marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
-    return pa.schema([*features, *own, *marks])
+    return pa.schema([*features, *own, *keys, *marks])
 
 
 def transform_table_shard(
@@ -133,10 +140,12 @@ def _checked(
     columns = {
         **{f"{FEATURE}{name}": column for name, column in _features(good, plan, function, again).items()},
         "label": _labels(good["label"], plan.classes),
-        "digest": good[GROUP] if GROUP in good.schema.names else source,
+        "digest": next((good[name] for name in (GROUP, KEY) if name in good.schema.names), source),
         "source": source,
         "where": good["where"],
     }
+    if plan.keyed:
+        columns[KEY] = good[KEY]
     if plan.marked:
         is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
         columns["validation"] = pa.array(np.full(good.num_rows, is_marked))

@@ -2,7 +2,8 @@
 
 The copy is a folder with one Parquet file for each split, or `rows.parquet` when the source has no splits, and
 `notes.json`. A row has its features as `feature.<name>`, its `label` (null if missing), the number of its source file
-and its row number there, and the digest of its `group` if the source has groups.
+and its row number there, the digest of its `group` if the source has groups, and digest and text of its `key` if rows
+have keys.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from training.data.sources.rows import checked_rows
 from training.data.sources.splits import in_order
+from training.data.tables.keys import KEY_TEXT
 from training.errors import DataError
 from training.records import ColumnKind, Record
 from training.storage.files import atomic_folder, digest_file, remove_folder, write_text
@@ -48,6 +50,7 @@ class Notes(Record):
     target: str
     label: ColumnKind
     columns: dict[str, ColumnKind]
+    key: tuple[str, ...] = ()
     rows: dict[str, int]
     sha256: dict[str, str]
     newest: float | None = None
@@ -161,8 +164,8 @@ def splits_of(notes: Notes) -> tuple[str, ...]:
 def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
 
-    The rows have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and
-    `row`. Raises :class:`DataError` for a damaged copy.
+    The rows have the columns of the copy, with `split` and `where` (source file, row and key) in place of `file`,
+    `row` and `key_text`. Raises :class:`DataError` for a damaged copy.
     """
     notes = read_notes(folder)
     chosen = checked_rows(rows, notes.rows.get(split, 0))
@@ -227,7 +230,9 @@ def _raw(table: pa.Table, notes: Notes, split: str) -> Iterator[pa.RecordBatch]:
     where = [
         f"{notes.files[file]} row {row}" for file, row in zip(files, table["row"].to_pylist(), strict=True)
     ]
-    made = table.drop_columns(["file", "row"])
+    if notes.key:
+        where = [f"{row}, {key}" for row, key in zip(where, table[KEY_TEXT].to_pylist(), strict=True)]
+    made = table.drop_columns(["file", "row", *([KEY_TEXT] if notes.key else [])])
     made = made.append_column("split", pa.array([split] * len(made), pa.string()))
     made = made.append_column("where", pa.array(where, pa.string()))
     yield from made.combine_chunks().to_batches()
