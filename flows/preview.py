@@ -3,6 +3,7 @@
 Torch is imported only when the recipe's model has not been checked with images of this shape yet.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
+from tasks.data_check import check_data, dropped_columns
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
+from tasks.trackers.mlflow_run import connect_once
 from training import identity
 from training.data.dataset import open_columns
 from training.errors import EvergreenError
 from training.plan import RunPlan, choose_source, identify
 from training.plan_changes import with_data_changes
+from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
 from training.records import DatasetVersion, Record, Release
@@ -62,6 +66,10 @@ class Preview(Record):
     initial: str = Field("", description="the initial weights; empty: new weights")
     after_kill: str = Field(description="what the trainer promises after a kill")
     learned_rows: int | None = Field(description="training rows without validation rows")
+    data: DataCheck | None = Field(
+        None,
+        description="comparison with the champion's data; None: not prepared, or nothing would be trained",
+    )
     settings: dict[str, Any] = Field(description="all settings by dotted name")
 
 
@@ -108,6 +116,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     plan = with_data_changes(plan, version)
     if done is None:
         check_plan(plan, recipe, version)
+    check = _checked_data(plan, recipe, version) if done is None else None
     learned_rows = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
     batch, world_size = settings.training.rows_of_step, max(1, settings.scaling.num_workers)
     total = total_steps(learned_rows, settings) if learned_rows else None
@@ -118,7 +127,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         dataset_fingerprint=plan.fingerprint,
         source=plan.files.origin,
         source_bytes=plan.files.bytes,
-        outcome=_outcome(plan, done),
+        outcome=_outcome(plan, done, check),
         first=plan.first,
         changes=plan.changes,
         steps=_steps(plan, version, done),
@@ -140,14 +149,29 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         initial=plan.started_from if done is None else done.initial,
         after_kill=_promised(settings),
         learned_rows=learned_rows,
+        data=check,
         settings=describe(settings),
     )
 
 
-def _outcome(plan: RunPlan, done: Release | None) -> str:
+def _checked_data(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> DataCheck | None:
+    """The comparison of a prepared dataset with the champion's; None if the registry does not answer."""
+    if version is None:
+        return None
+    try:
+        return check_data(plan, version, dropped_columns(recipe), partial(connect_once, plan))
+    except EvergreenError as error:
+        if error.transient:
+            return None
+        raise
+
+
+def _outcome(plan: RunPlan, done: Release | None, check: DataCheck | None) -> str:
     if done is not None:
         alias = "no alias" if done.alias == "none" else done.alias
         return f"nothing to do: already {done.model} version {done.version} ({alias})"
+    if check is not None and check.outcome == "held":
+        return check.summary
     if plan.first:
         return "first run of this recipe in this home"
     if read_release(plan) is not None:

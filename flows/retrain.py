@@ -19,6 +19,7 @@ from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
+from tasks.changes import hold_if_changed
 from tasks.checks.library_check import check_installed
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
@@ -36,8 +37,9 @@ from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.trackers.mlflow_run import check_embedded_experiment, connect_patiently, failure_recorded
 from tasks.train import keep_data_changes, keep_plan, train
-from training.errors import ResourceError, SettingError, classify
+from training.errors import HeldError, ResourceError, SettingError, classify
 from training.plan import RunPlan, identify
+from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.controller import ray_for
 from training.recipe import load
@@ -49,7 +51,7 @@ from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.retrain")
-returned = ReturnedResult[Release]()
+returned = ReturnedResult[Release | DataCheck]()
 _COMPARISONS = 3  # at most, each with the champion at that time
 
 
@@ -89,7 +91,10 @@ def retrain(
     release = returned.begin()
     if release is None:
         with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-            release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
+            try:
+                release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
+            except HeldError as held:
+                release = held.check
         returned.keep(release)
     # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
@@ -130,10 +135,13 @@ def bring_up_to_date(
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
                     plan = keep_data_changes(plan, version)
+                    check = hold_if_changed(plan, version, loaded)
                 check_tokenizer(plan, version)
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
+                if check is None:
+                    hold_if_changed(plan, version, loaded, wait=True)
             for unjudged in unjudged_runs(connect_patiently(plan), plan):
                 with clock.time("earlier versions"):
                     judge_unjudged(unjudged)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, SerializeAsAny
 
 from training.initial_weights import InitialWeights
+from training.profile_records import DataCheck, Profile
 from training.record_base import Record as Record
 from training.redaction import Redacted
 from training.seams import PROBLEMS, part_named
@@ -95,6 +96,9 @@ class DatasetVersion(Record):
         None, description="columns of a table, or the target of images with numbers"
     )
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
+    profile: Profile | None = Field(
+        None, description="what the rows look like; compared with later nights' datasets"
+    )
     key: tuple[str, ...] = Field(
         (), description="columns of the rows' key; empty: a row's content identifies it"
     )
@@ -398,6 +402,7 @@ class Release(Record):
     epochs: int = Field(description="epochs trained")
     selected_epoch: int = Field(description="epoch whose weights were kept")
     verdict: Verdict = Field(description="decision of the gate, with reasons")
+    data: DataCheck | None = Field(None, description="comparison of the dataset with the champion's")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     initial: str = Field("", description="weights that the training started from; empty: new weights")
     data_changes: str = Field(

@@ -96,6 +96,8 @@ def _facts(release: Release) -> Table:
     _row(table, "data", f"{release.dataset_fingerprint[:16]}  {rows}")
     if release.data_changes:
         _row(table, "since the last run", release.data_changes)
+    if release.data is not None:
+        _row(table, "since the champion", release.data.summary)
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
     _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))

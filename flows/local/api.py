@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flows.preview import Preview
     from tasks.flow_runs import ReturnedResult
     from tasks.predict import PredictionSummary
+    from training.profile_records import Acceptance, DataCheck
     from training.recipe_declaration import Recipe
     from training.records import Release
     from training.search.planning import Request
@@ -187,6 +188,18 @@ def rollback(
     return _shown_by_prefect(home, as_flow, as_function)
 
 
+def accept(model: str, why: str, *, tracking_uri: str | None = None) -> "Acceptance":
+    """Accept the data with which the model's last run was held, and only these: the next run trains on them.
+
+    `why` is recorded in the registry, with the user and the time. Raises :class:`training.errors.SettingError` for an
+    unknown model, an empty `why`, and when no data are held.
+    """
+    from tasks.accept import accept as accepted
+
+    check_store_named(tracking_uri)
+    return accepted(prepared(), model, why, tracking_uri)
+
+
 def check_store_named(tracking_uri: str | None) -> None:
     """Raise :class:`SettingError` for an empty URI, as from an unset variable: it would select the home's store."""
     if tracking_uri == "":
@@ -236,7 +249,9 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
     from flows.retrain import returned
     from training.redaction import hide_credentials
 
-    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned)
+    return _not_held(
+        _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned)
+    )
 
 
 def _run_search(
@@ -246,8 +261,8 @@ def _run_search(
     from flows.tune import tune as flow
     from training.redaction import hide_credentials
 
-    def call() -> "SearchResult":
-        made: SearchResult = flow(
+    def call() -> "SearchResult | DataCheck":
+        made: SearchResult | DataCheck = flow(
             recipe,
             dict(request.space),
             request.trials,
@@ -260,7 +275,17 @@ def _run_search(
         )
         return made
 
-    return _recorded(recipe, call, returned)
+    return _not_held(_recorded(recipe, call, returned))
+
+
+def _not_held(result: "Result | DataCheck") -> Result:
+    """The result of a flow. Raises :class:`HeldError` if the flow was held."""
+    from training.errors import HeldError
+    from training.profile_records import DataCheck
+
+    if isinstance(result, DataCheck):
+        raise HeldError(result)
+    return result
 
 
 def _recorded(recipe: str, call: Callable[[], Result], returned: "ReturnedResult[Result]") -> Result:

@@ -89,7 +89,8 @@ def ingest(
             f"Write the file again with index=False, or leave the column out with drop=[{index!r}]."
         )
     kinds = _kinds(types, options, features)
-    plan = _Plan(files, options, features, kinds, _first_test_time(files, options, kinds))
+    first_test_time, newest = _divide_times(files, options, kinds)
+    plan = _Plan(files, options, features, kinds, first_test_time)
     notes = Notes(
         files=tuple(str(file) for _, file in files),
         target=options.target,
@@ -99,6 +100,8 @@ def ingest(
         weight=options.weight,
         rows={},
         sha256={},
+        newest=newest,
+        time=None if options.time is None else kinds[options.time],
     )
     write_copy(folder, notes, _converted(plan), check)
     return notes
@@ -213,16 +216,16 @@ def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -
     return kinds
 
 
-def _first_test_time(
+def _divide_times(
     files: Sequence[tuple[str, Path]], options: Options, kinds: dict[str, ColumnKind]
-) -> float | None:
-    """The first time of the test split, so that the latest `test_share` of the rows are in the test split.
+) -> tuple[float | None, float | None]:
+    """The first time of the test split, so that the latest `test_share` of the rows are in it, and the newest time.
 
     Rows of equal time stay together: the test split may get more rows, or fewer where it would otherwise get all
     rows.
     """
     if (name := options.time) is None:
-        return None
+        return None, None
     block_times = [
         _times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])
     ]
@@ -235,7 +238,7 @@ def _first_test_time(
                 f"{files[0][1]}: all rows have the same {name!r}, so time={name!r} can't divide them."
             )
         first = float(later[0])
-    return first
+    return first, float(times[-1])
 
 
 def _times(file: Path, block: Block, name: str, kind: ColumnKind) -> npt.NDArray[np.float64]:

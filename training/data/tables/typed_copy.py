@@ -43,7 +43,8 @@ _AGAIN = "Run the command again: the table is read again."
 class Notes(Record):
     """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file.
 
-    `weight` is the source's name of the column of weights; None without weights.
+    `weight` is the source's name of the column of weights; None without weights. `newest` is the latest value of the
+    column `time`, as a number, and `time` the kind of that column.
     """
 
     files: tuple[str, ...]
@@ -54,6 +55,8 @@ class Notes(Record):
     rows: dict[str, int]
     sha256: dict[str, str]
     weight: str | None = None
+    newest: float | None = None
+    time: ColumnKind | None = None
 
 
 def write_copy(
