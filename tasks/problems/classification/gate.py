@@ -22,7 +22,10 @@ _SMALLEST = float(np.finfo(np.float32).eps)
 
 @dataclass(frozen=True)
 class ClassOutcomes:
-    """Rows of a classification: digest, label, and by model, whether the class is right and the log loss (nats)."""
+    """Rows of a classification: digest, label, and by model, whether the class is right and the log loss (nats).
+
+    `log_loss_decides`: whether log losses are compared if neither model makes a mistake.
+    """
 
     digests: Digests
     labels: npt.NDArray[np.int64]
@@ -30,6 +33,7 @@ class ClassOutcomes:
     reference: npt.NDArray[np.bool_]
     candidate_loss: Differences
     reference_loss: Differences
+    log_loss_decides: bool = True
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -50,7 +54,8 @@ class ClassOutcomes:
 
     def compared(self, question: Question, margin: float) -> Compared:
         """Compare accuracies; for question "better", log losses if neither model makes a mistake."""
-        if question == "better" and self.candidate.all() and self.reference.all():
+        decides = self.log_loss_decides and question == "better"
+        if decides and self.candidate.all() and self.reference.all():
             return self._by_log_loss()
         return self._by_accuracy(question, margin)
 
@@ -104,6 +109,7 @@ def outcomes(rows: pa.Table, reference: Side) -> ClassOutcomes:
         reference=rows[reference].to_numpy() == labels,
         candidate_loss=_log_loss(rows, "candidate"),
         reference_loss=_log_loss(rows, reference),
+        log_loss_decides=reference != "baseline",
     )
 
 
