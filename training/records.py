@@ -282,6 +282,11 @@ class Evaluation(Record):
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
     )
+    baseline: str = Field(
+        "",
+        description="the model that has learned nothing, in words, of a candidate without a champion; the predictions "
+        "have its columns. Empty where the problem defines no such model",
+    )
     left_out: int = Field(
         0,
         description="test rows that were training rows of the champion, the anchor or the initial weights; in none of "
@@ -345,6 +350,9 @@ class Look(Record):
     standard_error: float = Field(
         0.0, description="squared_error: that of the mean difference, with the margin"
     )
+    baseline: str = Field(
+        "", description="the reference in words, if it is the model that has learned nothing, and no version"
+    )
 
 
 class Choice(Record):
@@ -375,12 +383,16 @@ class Verdict(Record):
     """The gate's decision and all reasons for it."""
 
     promote: bool
-    summary: str
+    summary: str = Field(
+        description="the decision and its reason in a sentence; the rules have the statistics"
+    )
     rules: tuple[Rule, ...]
     champion_version: str | None = Field(
         description="what the champion alias pointed to when the comparison began"
     )
-    policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
+    policy: dict[str, bool | str | float] = Field(
+        {}, description="the gate's settings that led to this verdict"
+    )
     looks: tuple[Look, ...] = Field((), description="what the comparisons measured and spent")
     choice: Choice | None = Field(None, description="of a promotion over a reference: its gain, corrected")
 
