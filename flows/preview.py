@@ -14,12 +14,13 @@ from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from training import identity
 from training.data.dataset import open_columns
+from training.data.sources import Source
 from training.errors import EvergreenError
 from training.plan import RunPlan, choose_source, identify
 from training.plan_changes import with_data_changes
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
-from training.records import DatasetVersion, Record, Release
+from training.records import DatasetVersion, Record, Release, SourceFiles
 from training.redaction import Redacted
 from training.settings.overrides import describe
 from training.settings.schema import Settings, TrainerName
@@ -63,6 +64,7 @@ class Preview(Record):
     after_kill: str = Field(description="what the trainer promises after a kill")
     learned_rows: int | None = Field(description="training rows without validation rows")
     settings: dict[str, Any] = Field(description="all settings by dotted name")
+    hint: str = Field("", description="a proposal for the recipe; empty: none")
 
 
 def make_plan(
@@ -141,6 +143,22 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         after_kill=_promised(settings),
         learned_rows=learned_rows,
         settings=describe(settings),
+        hint=_key_hint(choose_source(recipe, settings, home), plan.files),
+    )
+
+
+def _key_hint(source: Source, files: SourceFiles) -> str:
+    """The proposal of a key for a table without one, if a column fits."""
+    if files.kind != "table" or getattr(source, "key", True):
+        return ""
+    from training.data.tables.key_proposal import proposed_key
+
+    name = proposed_key(files, getattr(source, "drop", ()))
+    if name is None:
+        return ""
+    return (
+        f'column {name} is unique: Table(..., key="{name}") keeps each row in its split when other columns of the row '
+        "change"
     )
 
 
