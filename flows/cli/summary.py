@@ -169,6 +169,8 @@ def print_preview(made: "Preview") -> None:
         _row(table, name, state)
     nothing = "this is the first run of this recipe here" if made.first else "nothing"
     _row(table, "changed since the last run", "\n".join(made.changes) or nothing)
+    if made.hint:
+        _row(table, "hint", made.hint)
     _row(table, "reproducible", made.reproducible)
     _row(table, "run key", made.run_key[:16])
     _row(table, "data fingerprint", made.dataset_fingerprint[:16])
