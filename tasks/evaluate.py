@@ -35,8 +35,8 @@ from training.data.tables.values import FEATURE
 from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
-from training.problems import problem_named
-from training.problems.base import Predict, Predictions, Weights
+from training.problems import problem_at, problem_named
+from training.problems.base import Predict, Predictions, Problem, Weights
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
@@ -63,6 +63,7 @@ class ComparedVersion(NamedTuple):
 
     `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
     the columns of a table that the version takes, and `tokenizer` is the JSON of a model's tokenizer of text.
+    `threshold` is that of a classifier of two classes, of the second of `classes`.
     `trained_on` holds the digests of the version's training rows; None when they are unknown.
     """
 
@@ -72,6 +73,7 @@ class ComparedVersion(NamedTuple):
     trained_on: Digests | None
     table: TableSchema | None = None
     tokenizer: str = ""
+    threshold: float | None = None
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -105,7 +107,13 @@ def compare(
 
     Raises :class:`SettingError` when no such row is left.
     """
-    test, problem = open_columns(version, "test"), problem_named(version.problem)
+    test = open_columns(version, "test")
+    thresholds = {
+        "candidate": trained.threshold,
+        "champion": _threshold(champion, version),
+        "anchor": _threshold(anchor, version),
+    }
+    problem = problem_at(version.problem, thresholds["candidate"], thresholds["champion"])
     trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
     compared = _rows_to_compare(plan, version, trained_on)
     rows = _weighed(plan, test if compared.all() else test.selected(compared, folder))
@@ -114,12 +122,13 @@ def compare(
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     measured = _measured(predict, rows.inputs)
     candidate_predictions = problem.aligned(measured.predictions, version.classes, version)
-    candidate_score = _score(plan, version, rows, measured, candidate_predictions, metrics)
+    candidate_score = _score(plan, problem, version, rows, measured, candidate_predictions, metrics)
     champion_predictions, champion_score, anchor_predictions = None, None, None
     if champion is not None:
         measured = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
         champion_predictions = _aligned(plan, champion, measured.predictions, version)
-        champion_score = _score(plan, version, rows, measured, champion_predictions, metrics)
+        of_champion = problem_at(version.problem, thresholds["champion"])
+        champion_score = _score(plan, of_champion, version, rows, measured, champion_predictions, metrics)
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         anchor_predictions = _aligned(plan, anchor, answers, version)
@@ -133,7 +142,7 @@ def compare(
         "baseline": baseline.predictions if baseline else None,
     }
     predictions = folder / PREDICTIONS
-    _keep_predictions(predictions, version, test, compared, models, rows.weights)
+    _keep_predictions(predictions, version, test, compared, models, thresholds, rows.weights)
     against = f", champion {problem.figure(champion_score)}" if champion_score else ""
     log.info("%s%s", problem.headline(candidate_score), against)
     findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
@@ -232,6 +241,7 @@ def _measured(predict: Predict, inputs: Inputs) -> Measured:
 
 def _score(
     plan: RunPlan,
+    problem: Problem,
     version: DatasetVersion,
     test: Columns,
     measured: Measured,
@@ -239,7 +249,7 @@ def _score(
     metrics: RecipeMetrics,
 ) -> Score:
     """The score of `predictions`: those of `measured`, in the order of the dataset's classes."""
-    score = problem_named(version.problem).score(
+    score = problem.score(
         test.targets,
         predictions,
         version,
@@ -264,6 +274,20 @@ def _aligned(
             "`evergreen rollback` points the alias to a sound version."
         )
     return problem_named(version.problem).aligned(predictions, champion.classes, version)
+
+
+def _threshold(model: ComparedVersion | None, version: DatasetVersion) -> float | None:
+    """The threshold of a registered model, in the dataset's order of classes; None without one."""
+    if model is None or model.threshold is None or model.classes == version.classes:
+        return None if model is None else model.threshold
+    if model.classes == version.classes[::-1]:
+        return 1 - model.threshold
+    log.warning(
+        "%s has a threshold between %s, which are not the classes of the dataset: its likelier class is compared",
+        model.version,
+        " and ".join(model.classes),
+    )
+    return None
 
 
 def latency_ms(predict: Predict, inputs: Inputs) -> float:
@@ -323,7 +347,9 @@ def _loaded(
         trained_on = training_rows_of(client, plan, number)
     # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
-    return ComparedVersion(number, model.predict, classes, trained_on, model.table, model.tokenizer)
+    return ComparedVersion(
+        number, model.predict, classes, trained_on, model.table, model.tokenizer, model.threshold
+    )
 
 
 def _keep_predictions(
@@ -332,17 +358,19 @@ def _keep_predictions(
     test: Columns,
     compared: npt.NDArray[np.bool_],
     models: dict[str, Predictions | None],
+    thresholds: dict[str, float | None],
     weights: Weights | None,
 ) -> None:
     """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN.
 
     `weights` are those of the compared rows; the others get 0.
     """
-    problem, targets = problem_named(version.problem), test.targets[compared]
+    targets = test.targets[compared]
     digests = row_digests(version, "test")
     columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
     for name, predictions in models.items():
         if predictions is not None:
+            problem = problem_at(version.problem, thresholds.get(name))
             for ending, values in problem.row_columns(targets, predictions).items():
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)

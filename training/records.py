@@ -198,6 +198,10 @@ class TrainedModel(Record):
     )
     reproducible_reason: str = Field("not checked: an older version of Evergreen trained it")
     stopped: str = Field("", description="why training ended before its last epoch; empty if it did not")
+    threshold: float | None = Field(
+        None,
+        description="probability of the second of two classes from which it is the answer; none: the likelier class",
+    )
 
     def selected(self) -> EpochMetrics:
         """Metrics of the epoch whose weights were kept."""

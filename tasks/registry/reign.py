@@ -30,9 +30,11 @@ from tasks.registry.aliases import (
     versions_with_weights,
 )
 from tasks.registry.lock import Lease
+from tasks.registry.safe_loading import THRESHOLD_TAG
 from tasks.trackers.paged_search import all_pages
 from training.records import Evaluation, Look, Question, Record, Verdict
 from training.settings.schema import GateSettings
+from training.storage.files import digest_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -63,9 +65,13 @@ class Registry:
         self.client, self.model = client, model
 
     def identity(self, number: str) -> str:
-        """Digest of a version's weights, or model name and number of a version that Evergreen did not register."""
+        """Digest of a version's weights, or model name and number of a version that Evergreen did not register.
+
+        With a threshold, the digest of weights and threshold, on which the version's answers depend.
+        """
         tags = version_tags(self.client, self.model, number)
-        return tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
+        weights = tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
+        return weights if THRESHOLD_TAG not in tags else digest_json([weights, tags[THRESHOLD_TAG]])
 
     def standing(self, number: str) -> Standing:
         """The :class:`Standing` of version `number`; the default one when the tag is missing or damaged."""
@@ -164,14 +170,15 @@ def _look(
     settings: GateSettings,
 ) -> Look:
     registry, rows_digest = Registry(lease.client, lease.model), outcomes.rows_digest()
-    key = key_of(question, weights, rows_digest, settings)
+    candidate = registry.identity(number)
+    key = key_of(question, candidate, rows_digest, settings)
     look = registry.recorded_look(question, weights, version, key)
     if look is None:
         standing = registry.standing(version)
         excess = standing.excess if standing.rows_digest == rows_digest else 0.0
         reference = Reference(version, registry.identity(version), excess)
         reign = registry.reign(question, version)
-        look, _ = take_look(question, weights, reference, outcomes, reign, settings)
+        look, _ = take_look(question, candidate, reference, outcomes, reign, settings)
     else:
         log.info(
             "the weights of version %s were compared with version %s before: the recorded comparison is used",

@@ -21,6 +21,7 @@ from training.problems.probabilities import (
     worst_mistakes,
 )
 from training.problems.shared import SharedMethods
+from training.problems.thresholds import predicted_classes
 from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
 
 
@@ -43,6 +44,11 @@ class Classification(ClassificationObjective, SharedMethods):
         "calibration_error",
     )
 
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """Thresholds of the scored model and of the champion it is compared with; see :class:`WithThresholds`."""
+        return None, None
+
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One probability for each class."""
         return (len(version.classes),)
@@ -58,7 +64,16 @@ class Classification(ClassificationObjective, SharedMethods):
         weights: Weights | None = None,
     ) -> ClassificationScore:
         """See :func:`score`."""
-        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s, weights)
+        return score(
+            targets,
+            predictions,
+            version.classes,
+            confidence,
+            latency_ms,
+            rows_per_s,
+            weights,
+            self.thresholds[0],
+        )
 
     def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
         """Each class with its share of the training rows as probability: the commonest class is always the answer."""
@@ -77,7 +92,7 @@ class Classification(ClassificationObjective, SharedMethods):
     def row_columns(self, targets: Labels, predictions: Probabilities) -> dict[str, npt.NDArray[Any]]:
         """The predicted class of each row, and the probability of its true class."""
         truth = predictions[np.arange(len(targets)), targets]
-        return {"": predictions.argmax(axis=1), "_probability": truth}
+        return {"": predicted_classes(predictions, self.thresholds[0]), "_probability": truth}
 
     def findings(
         self,
@@ -87,8 +102,9 @@ class Classification(ClassificationObjective, SharedMethods):
         version: DatasetVersion,
     ) -> dict[str, Any]:
         """Rows by which model predicted the right class, and the candidate's worst mistakes."""
-        counts = dict(paired(targets, candidate, champion))
-        return counts | {"mistakes": worst_mistakes(targets, candidate, version.classes)}
+        counts = dict(paired(targets, candidate, champion, self.thresholds))
+        threshold = self.thresholds[0]
+        return counts | {"mistakes": worst_mistakes(targets, candidate, version.classes, threshold=threshold)}
 
     def contradiction(self, evaluation: Evaluation) -> str | None:
         """The counts of rows and of classes have to add up."""
@@ -184,3 +200,19 @@ class Classification(ClassificationObjective, SharedMethods):
             pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
             pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
         return pairs
+
+
+@dataclass(frozen=True)
+class WithThresholds(Classification):
+    """The classification of models with thresholds (:mod:`training.problems.thresholds`).
+
+    `own_threshold` is that of the scored model or candidate, `champion_threshold` that of its champion.
+    """
+
+    own_threshold: float | None = None
+    champion_threshold: float | None = None
+
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """See :class:`Classification`."""
+        return self.own_threshold, self.champion_threshold

@@ -2,7 +2,8 @@
 
 Throughout, `labels` is int64 of shape (rows,), and `probabilities` is float32 of shape (rows, classes), each row of
 which is a distribution (softmax outputs, not logits). A row's predicted class is the class with the largest
-probability, and the first of these if several are equal.
+probability, and the first of these if several are equal, unless the model has a threshold
+(:mod:`training.problems.thresholds`).
 """
 
 import logging
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import DataError, TrainingError
+from training.problems.thresholds import predicted_classes
 from training.records import Mistake, ProblemName, Record, Score
 
 Labels = npt.NDArray[np.int64]
@@ -72,6 +74,7 @@ def score(
     latency_ms: float,
     images_per_s: float,
     weights: Weights | None = None,
+    threshold: float | None = None,
 ) -> ClassificationScore:
     """All scores of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
 
@@ -88,7 +91,7 @@ def score(
     _check(labels, probabilities)
     if len(classes) != probabilities.shape[1]:
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
-    predicted = probabilities.argmax(axis=1)
+    predicted, likelier = predicted_classes(probabilities, threshold), predicted_classes(probabilities)
     weights = np.ones(len(labels)) if weights is None else weights
     accuracy = float((weights * (predicted == labels)).sum() / len(labels))
     rows = float(weights.sum() ** 2 / np.square(weights).sum())
@@ -101,7 +104,7 @@ def score(
         confidence=confidence,
         log_loss=_log_loss(labels, probabilities, weights),
         macro_f1=sum(class_score.f1 for class_score in by_class) / len(by_class),
-        calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1), weights),
+        calibration_error=_calibration_error(likelier == labels, probabilities.max(axis=1), weights),
         classes=by_class,
         confusion=confusion,
         latency_ms=latency_ms,
@@ -109,8 +112,15 @@ def score(
     )
 
 
-def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | None) -> Paired:
+def paired(
+    labels: Labels,
+    candidate: Probabilities,
+    champion: Probabilities | None,
+    thresholds: tuple[float | None, float | None] = (None, None),
+) -> Paired:
     """Count the rows that both, one or none of two models predict correctly, from their probabilities for these rows.
+
+    `thresholds` are those of candidate and champion (:mod:`training.problems.thresholds`).
 
     Raises :class:`TrainingError` and ValueError as :func:`score` does, and ValueError when the two models have
     different numbers of classes or rows.
@@ -123,7 +133,10 @@ def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | N
             f"the candidate's probabilities are {candidate.shape}, the champion's {champion.shape}"
         )
     _check(labels, champion)
-    ours, theirs = candidate.argmax(axis=1) == labels, champion.argmax(axis=1) == labels
+    ours, theirs = (
+        predicted_classes(given, threshold) == labels
+        for given, threshold in zip((candidate, champion), thresholds, strict=True)
+    )
     count = candidate.shape[1]
     gained = np.bincount(labels[ours & ~theirs], minlength=count)
     lost = np.bincount(labels[theirs & ~ours], minlength=count)
@@ -163,15 +176,19 @@ def aligned(probabilities: Probabilities, names: tuple[str, ...], classes: tuple
 
 
 def worst_mistakes(
-    labels: Labels, probabilities: Probabilities, classes: Sequence[str], limit: int = 24
+    labels: Labels,
+    probabilities: Probabilities,
+    classes: Sequence[str],
+    limit: int = 24,
+    threshold: float | None = None,
 ) -> tuple[Mistake, ...]:
     """At most `limit` wrongly classified rows, by descending probability of the predicted class, then by row number.
 
     Raises :class:`TrainingError` and ValueError as :func:`score` does.
     """
     _check(labels, probabilities)
-    predicted = probabilities.argmax(axis=1)
-    given = probabilities.max(axis=1)
+    predicted = predicted_classes(probabilities, threshold)
+    given = probabilities[np.arange(len(labels)), predicted]
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-given[wrong], kind="stable")][:limit]
 
@@ -220,7 +237,7 @@ def _by_class(
     count = len(classes)
     cells, size = labels * count + predicted, count * count
     confusion = np.bincount(cells, minlength=size).reshape(count, count)
-    weighed: Weights = np.bincount(cells, weights, minlength=size).reshape(count, count)
+    weighed: Weights = np.bincount(cells, weights, minlength=size).astype(np.float64).reshape(count, count)
     hits, rows, guesses = weighed.diagonal(), weighed.sum(axis=1), weighed.sum(axis=0)
     of_class = confusion.sum(axis=1).tolist()
     columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), of_class)

@@ -7,6 +7,7 @@ the section.
 from collections.abc import Mapping
 from typing import Literal, TypedDict
 
+ThresholdArgument = float | Literal["f1", "balanced_accuracy"] | Mapping[str, float] | None
 ClassWeightsArgument = Literal["balanced"] | Mapping[str, float] | None
 
 
@@ -19,6 +20,7 @@ class NetworkArguments(TypedDict, total=False):
     augment: bool
     select: Literal["best", "last"]
     deterministic: Literal["off", "warn", "refuse"]
+    threshold: ThresholdArgument
 
 
 class PrecisionArguments(NetworkArguments, total=False):
@@ -54,4 +56,5 @@ class BoostingArguments(TypedDict, total=False):
     select: Literal["best", "last"]
     early_stopping_rounds: int | None
     learning_rate: float
+    threshold: ThresholdArgument
     class_weights: ClassWeightsArgument

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from training.settings.sections import WeighingSettings
+from training.settings.sections import THRESHOLD, Threshold, WeighingSettings
 
 if TYPE_CHECKING:
     from training.settings.schema import Settings
@@ -23,6 +23,8 @@ class BoostingSettings(WeighingSettings):
     early_stopping_rounds: PositiveInt | None = Field(
         None, description="Rounds without a lower validation loss after which training ends; none: never"
     )
+
+    threshold: Threshold = Field(None, description=THRESHOLD)
 
     @property
     def total_epochs(self) -> int:

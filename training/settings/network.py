@@ -5,9 +5,11 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from training.settings.sections import (
+    THRESHOLD,
     NonNegativeFloat,
     PositiveFloat,
     Share,
+    Threshold,
     TrainerSettings,
     WeighingSettings,
 )
@@ -28,6 +30,7 @@ class NetworkSettings(TrainerSettings):
     deterministic: Literal["off", "warn", "refuse"] = Field(
         "warn", description="Use deterministic kernels; where one is missing, warn and continue, or refuse"
     )
+    threshold: Threshold = Field(None, description=THRESHOLD)
 
     @property
     def total_epochs(self) -> int:

@@ -63,6 +63,20 @@ def _pairs(value: object) -> object:
 ClassWeights = Annotated[Literal["balanced"] | tuple[tuple[str, float], ...] | None, BeforeValidator(_pairs)]
 
 
+Threshold = Annotated[
+    Annotated[float, Field(gt=0, lt=1)]
+    | Literal["f1", "balanced_accuracy"]
+    | tuple[tuple[str, float], ...]
+    | None,
+    BeforeValidator(_pairs),
+]
+THRESHOLD = (
+    "Probability of the second of two classes from which it is the answer: a number, or the best on the validation "
+    "rows by f1 (of the rarer class), by balanced_accuracy, or by the cost of a mistake on a row of each class, as "
+    '{"ill": 10, "well": 1}; none: the likelier class'
+)
+
+
 class TrainerSettings(Section):
     """The section `training` of a trainer, `training/trainers/<name>/settings.py`.
 

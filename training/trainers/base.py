@@ -105,12 +105,15 @@ def trainer_module(name: TrainerName) -> str:
 def check_dataset(settings: "Settings", version: DatasetVersion) -> None:
     """Raise :class:`training.errors.SettingError` if the trainer of these settings can't learn from a dataset version.
 
-    See :meth:`Trainer.check_dataset`. Also refuses weights of rows that the trainer would ignore.
+    See :meth:`Trainer.check_dataset`. Also refuses weights of rows that the trainer would ignore, and a
+    threshold of other than two classes.
     """
+    from training.problems.thresholds import check_threshold
     from training.trainers.row_weights import check_weights
 
     trainer_named(settings.trainer).check_dataset(settings, version)
     check_weights(settings, version)
+    check_threshold(settings, version)
 
 
 def trainer_named(name: TrainerName) -> Trainer:
