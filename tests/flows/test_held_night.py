@@ -104,10 +104,17 @@ def test_grams_for_kilograms_are_held_until_a_person_accepts_them(nights: Nights
     assert (
         acceptances_in(client.get_registered_model("parcels").tags)[0].fingerprint == accepted["fingerprint"]
     )
-    status, second, text = nights.retrain()
-    assert status == EXIT_OK
-    assert second["version"] == "2"
+    refused = "--set=gate.floor=1.0"  # the champion stays
+    status, second, text = nights.retrain(refused)
+    assert (status, second["verdict"]) == (EXIT_OK, "kept")
     assert "new scales" in text
+
+    nights.export(415, unit=1000)  # as the accepted data, and not as the champion's
+    status, third, text = nights.retrain(refused)
+    assert (status, third["version"]) == (EXIT_OK, "3")
+    assert "new scales" in text
+    nights.export(416, unit=1e6)
+    assert nights.retrain(refused)[0] == EXIT_HELD
 
 
 def test_rows_that_a_job_rewrote_are_held_where_they_have_no_key(nights: Nights) -> None:

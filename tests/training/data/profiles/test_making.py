@@ -77,7 +77,7 @@ def test_quantiles_of_very_many_numbers_are_those_of_a_part(monkeypatch: pytest.
     numbers = np.random.default_rng(0).normal(0, 1, 300_000)
     made = number_profile([numbers[:100_000], numbers[100_000:]], "x")
     assert (made.quantiles[0], made.quantiles[-1]) == pytest.approx((numbers.min(), numbers.max()), rel=1e-6)
-    assert made.quantiles[1:-1] == pytest.approx(np.quantile(numbers, SHARES[1:-1]), abs=0.03)
+    assert made.quantiles[1:-1] == pytest.approx(np.quantile(numbers, SHARES[1:-1]), abs=0.1)
 
 
 def test_a_column_without_values_has_no_quantiles() -> None:
