@@ -144,7 +144,7 @@ def test_a_changed_night_that_is_told_goes_on(nights: Nights) -> None:
     nights.export(400)
     nights.retrain()
     nights.export(405, unit=1000)
-    status, release, text = nights.retrain("--set=data.changes=tell")
+    status, release, _ = nights.retrain("--set=data.changes=tell")
     assert status == EXIT_OK
     assert "column 'weight' is 1000 times as large" in release["data"]
     report = Path(release["report"]).read_text()
