@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
-from tasks.data_check import check_data, dropped_columns
+from tasks.data_check import check_data, check_still_held, dropped_columns
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect_once
@@ -92,15 +92,19 @@ def release_if_unchanged(
 
     None with `force`, without an earlier run, and after a transient error, because the flow tries again.
 
-    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible.
+    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible, and
+    :class:`training.errors.HeldError` for a run that was held and that nobody has accepted since.
     """
     recipe, _ = load(recipe_name)
     resolve_here(recipe.settings, overrides)
     if force or identity.latest_ingredients(home, recipe.name) is None:
         return None
     try:
-        _, plan = make_plan(recipe_name, overrides, home)
-        return find_release(plan)
+        recipe, plan = make_plan(recipe_name, overrides, home)
+        release = find_release(plan)
+        if release is None:
+            check_still_held(plan, dropped_columns(recipe))
+        return release
     except EvergreenError as error:
         if error.transient:  # the flow retries, and waits longer
             return None

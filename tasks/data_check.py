@@ -6,20 +6,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tasks.registry.acceptance import acceptances_in
+from tasks.registry.acceptance import acceptances_in, held_in
 from tasks.registry.aliases import DATASET_TAG, champion_of
 from tasks.registry.recorded_dataset import recorded_dataset
 from tasks.trackers.embedded_store import champion_tags, registered_models, tags_of_model
+from tasks.trackers.mlflow_run import connect_once
 from training.data.manifest import read_manifest
 from training.data.profiles.compare import compare
 from training.data.profiles.identity import replaced_rows
-from training.errors import DataError
+from training.errors import DataError, HeldError
 from training.plan import RunPlan
 from training.profile_records import Acceptance, Change, DataCheck
 from training.recipe import Recipe
 from training.records import DatasetVersion
 from training.settings.change_limits import limits_of
 from training.storage.paths import Home
+from training.storage.record_files import find_record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,6 +77,22 @@ def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], c
 def dropped_columns(recipe: Recipe) -> tuple[str, ...]:
     """The columns that the recipe leaves out of its table."""
     return tuple(getattr(recipe.source, "drop", ()))
+
+
+def check_still_held(plan: RunPlan, dropped: Sequence[str]) -> None:
+    """Raise :class:`HeldError` if this run was held with its dataset, and still is.
+
+    Returns if the registry does not name this dataset as the last held one: the run has to record it again.
+    """
+    before = find_record(plan.paths.data_check, DataCheck, plan.paths.root.name)
+    if before is None or before.outcome != "held" or (version := plan.find_dataset()) is None:
+        return
+    connect = partial(connect_once, plan)
+    check = check_data(plan, version, dropped, connect)
+    champion = find_champion(plan, connect)
+    held = None if champion is None else held_in(champion.model_tags)
+    if check.outcome == "held" and held is not None and held.fingerprint == version.fingerprint:
+        raise HeldError(check)
 
 
 def find_champion(plan: RunPlan, connect: Connect) -> Champion | None:

@@ -52,6 +52,7 @@ def _as_json(release: "Release") -> dict[str, object]:
         "alias": release.alias,
         "verdict": "promoted" if was_promoted(release) else "kept",
         "metrics": release.metrics,
+        "data": None if release.data is None else release.data.summary,
         "reused": release.reused,
         "seconds": round(release.seconds, 2),
         "report": release.report,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from training.data.profiles.distances import is_rarer, variation, variation_noise
+from training.data.profiles.distances import is_rarer, moved_most, variation, variation_noise
 from training.data.profiles.pair import Pair
 from training.data.profiles.wording import percent, quoted
 from training.profile_records import Change
@@ -119,9 +119,7 @@ def _shares(pair: Pair) -> Change | None:
     moved, limit = variation(before, now), pair.limit("shape")
     if moved <= max(limit, variation_noise(before, pair.reference_values, pair.current_values)):
         return None
-    name = max(
-        before.keys() | now.keys(), key=lambda name: (abs(now.get(name, 0) - before.get(name, 0)), name)
-    )
+    name = moved_most(before, now)
     values = (percent(before.get(name, 0.0)), percent(now.get(name, 0.0)))
     return pair.change(
         "categories",

@@ -14,7 +14,7 @@ from training.records import ColumnKind
 
 Numbers = npt.NDArray[np.float64]
 
-_SAMPLE = 100_000  # values that are sorted; the error of a quantile's share is then at most some 0.005
+_SAMPLE = 20_000  # values of which quantiles are computed; the error of their shares is then some 0.004
 _LISTED = 100  # categories
 _DIGITS = 7  # significant ones, about those of a 32-bit number
 
@@ -32,7 +32,7 @@ def number_profile(chunks: Sequence[Numbers], name: str, kind: ColumnKind = "num
     present = np.concatenate([numbers[~np.isnan(numbers)] for numbers in chunks]) if chunks else np.empty(0)
     if not len(present):
         return ColumnProfile(name=name, kind=kind, missing=1.0 if rows else 0.0)
-    sample = np.sort(_sampled(present))
+    sample = _sampled(present)
     quantiles = np.quantile(sample, SHARES)
     quantiles[[0, -1]] = present.min(), present.max()
     sizes = np.abs(sample[sample != 0])

@@ -7,7 +7,7 @@ datasets that grow say nothing.
 from collections.abc import Iterable, Iterator
 
 from training.data.profiles.column_rules import compare_columns
-from training.data.profiles.distances import variation, variation_noise
+from training.data.profiles.distances import moved_most, variation, variation_noise
 from training.data.profiles.wording import figure, moment, percent
 from training.data.sources.wording import counted
 from training.profile_records import Change, Profile
@@ -124,7 +124,7 @@ def _class_shares(reference: Profile, current: Profile, limits: ChangeLimits) ->
     chance = variation_noise(before, sum(reference.classes.values()), sum(current.classes.values()))
     if moved <= max(min(_CLASS_MOVED, limit), chance):
         return
-    name = max(before.keys() | shares.keys(), key=lambda name: abs(shares.get(name, 0) - before.get(name, 0)))
+    name = moved_most(before, shares)
     was, now = before.get(name, 0.0), shares.get(name, 0.0)
     held = moved >= limit
     question = ": were labels exchanged?" if held else ""

@@ -32,13 +32,27 @@ def kolmogorov(reference: ColumnProfile, current: ColumnProfile) -> float:
 def variation(reference: Mapping[str, float], current: Mapping[str, float]) -> float:
     """Total variation distance: the share of rows that would have to change their category."""
     names = reference.keys() | current.keys()
-    return sum(abs(reference.get(name, 0.0) - current.get(name, 0.0)) for name in names) / 2
+    return math.fsum(abs(reference.get(name, 0.0) - current.get(name, 0.0)) for name in names) / 2
+
+
+def moved_most(reference: Mapping[str, float], current: Mapping[str, float]) -> str:
+    """The category whose share moved most; of two that moved alike, the one that grew."""
+
+    def moved(name: str) -> tuple[float, bool, str]:
+        difference = current.get(name, 0.0) - reference.get(name, 0.0)
+        return round(abs(difference), 9), difference > 0, name
+
+    return max(reference.keys() | current.keys(), key=moved)
 
 
 def variation_noise(shares: Mapping[str, float], rows: float, other: float) -> float:
     """What chance alone may give as :func:`variation` of two samples: its mean, and some standard deviations."""
     spread = math.sqrt(1 / max(1.0, rows) + 1 / max(1.0, other))
-    mean = sum(math.sqrt(share * (1 - share)) for share in shares.values()) * spread / math.sqrt(2 * math.pi)
+    mean = (
+        math.fsum(math.sqrt(share * (1 - share)) for share in shares.values())
+        * spread
+        / math.sqrt(2 * math.pi)
+    )
     return mean + _SIGMAS / 2 * spread
 
 

@@ -13,7 +13,10 @@ def replaced_rows(reference: DatasetVersion, current: DatasetVersion, limits: Ch
     Also None if the champion's rows are not on this machine any more.
     """
     limit = limits.of("identity")
-    if current.key or reference.transform != current.transform:
+    subsets = [
+        None if version.profile is None else version.profile.subset for version in (reference, current)
+    ]
+    if current.key or reference.transform != current.transform or subsets[0] != subsets[1]:
         return None
     try:
         found = differences(reference, current)
