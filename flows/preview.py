@@ -10,6 +10,7 @@ from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
+from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from training import identity
@@ -89,6 +90,7 @@ def release_if_unchanged(
         return None
     try:
         _, plan = make_plan(recipe_name, overrides, home)
+        note_plan(plan)
         return find_release(plan)
     except EvergreenError as error:
         if error.transient:  # the flow retries, and waits longer

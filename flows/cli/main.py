@@ -56,7 +56,19 @@ _EXIT_STATUSES = f"""exit status:
 """
 
 
-_COMMANDS = ("retrain", "plan", "tune", "recipes", "predict", "rollback", "doctor", "verify", "gc", "ui")
+_COMMANDS = (
+    "retrain",
+    "plan",
+    "tune",
+    "history",
+    "recipes",
+    "predict",
+    "rollback",
+    "doctor",
+    "verify",
+    "gc",
+    "ui",
+)
 _COMPLETION = "_EVERGREEN_COMPLETE"  # set by the shell while it completes a command
 
 
