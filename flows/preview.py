@@ -12,6 +12,7 @@ from pydantic import Field
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
 from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect_once
@@ -101,6 +102,7 @@ def release_if_unchanged(
         return None
     try:
         recipe, plan = make_plan(recipe_name, overrides, home)
+        note_plan(plan)
         release = find_release(plan)
         if release is None:
             check_still_held(plan, dropped_columns(recipe))
