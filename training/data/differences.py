@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.data.row_digests import Digests, first_halves, part_tables
+from training.data.row_digests import Digests, content_in, feature_names, first_halves, part_tables
 from training.data.sources.wording import counted
 from training.records import ColumnKind, DatasetVersion, Record
 from training.storage.files import digest_json
@@ -140,8 +140,8 @@ def _rows(version: DatasetVersion, by_key: bool, columns: Mapping[str, ColumnKin
     stored = "digest" if version.has_images else "source"
     for split in version.parts:
         wanted = [stored, "label", *(["key"] if by_key else [])]
-        for table in part_tables(version, split, [*wanted, *_features(columns)]):
-            own = first_halves(table[stored]) if columns is None else _digests_of(table, columns)
+        for table in part_tables(version, split, [*wanted, *feature_names(columns or {})]):
+            own = first_halves(table[stored]) if columns is None else content_in(table, columns)
             content.append(own)
             identity.append(first_halves(table["key"]) if by_key else own)
             label.append(_labels(table["label"], names) if has_target else np.zeros(len(table), np.uint64))
@@ -153,22 +153,6 @@ def _labels(column: "pa.ChunkedArray", names: Digests) -> Digests:
     labels = column.to_numpy()
     numbers: Digests = names[labels] if len(names) else (labels.astype(np.float64) + 0.0).view(np.uint64)
     return numbers
-
-
-def _features(columns: Mapping[str, ColumnKind] | None) -> list[str]:
-    from training.data.tables.values import FEATURE
-
-    return [f"{FEATURE}{name}" for name in columns or ()]
-
-
-def _digests_of(table: "pa.Table", columns: Mapping[str, ColumnKind]) -> Digests:
-    """The digests of the rows' content in some of their columns."""
-    from training.data.tables.shards import feature_digests
-
-    batches = table.combine_chunks().to_batches()
-    return np.concatenate(
-        [np.empty(0, np.uint64), *(first_halves(feature_digests(batch, columns)) for batch in batches)]
-    )
 
 
 def _matched(old: Digests, new: Digests) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
