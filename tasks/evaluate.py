@@ -39,7 +39,7 @@ from training.problems import problem_at, problem_named
 from training.problems.base import Predict, Predictions, Problem, Weights
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
-from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
+from training.records import ColumnKind, DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -115,7 +115,8 @@ def compare(
     }
     problem = problem_at(version.problem, thresholds["candidate"], thresholds["champion"])
     trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
-    compared = _rows_to_compare(plan, version, trained_on)
+    tables = {f"{plan.model} version {model.version}": model.table for model in (champion, anchor) if model}
+    compared = _rows_to_compare(plan, version, trained_on, tables)
     rows = _weighed(plan, test if compared.all() else test.selected(compared, folder))
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
@@ -180,20 +181,24 @@ def _training_rows(plan: RunPlan, others: list[ComparedVersion]) -> dict[str, Di
 
 
 def _rows_to_compare(
-    plan: RunPlan, version: DatasetVersion, trained_on: dict[str, Digests | None]
+    plan: RunPlan,
+    version: DatasetVersion,
+    trained_on: dict[str, Digests | None],
+    tables: dict[str, TableSchema | None],
 ) -> npt.NDArray[np.bool_]:
     """Mask of the test rows to compare on: without those that a model in `trained_on` alone was trained on.
 
     A test row whose content is among the candidate's own training rows, too, stays: where the source divides the rows
-    of a table, by time for example, many different rows may have equal features. Raises :class:`SettingError` when no
-    row is left.
+    of a table, by time for example, many different rows may have equal features. `tables` describes the columns of the
+    models: if the dataset has more of them by now, a row is also found by its content in those columns. Raises
+    :class:`SettingError` when no row is left.
     """
     compared = np.ones(version.rows("test"), bool)
     for name, known in trained_on.items():
         if known is None:
             log.warning("%s: the rows it was trained on are unknown; all test rows are compared", name)
             continue
-        seen = rows_among(version, "test", known)
+        seen = rows_among(version, "test", known, _fewer_columns(tables.get(name), version))
         if seen.any():
             seen &= ~rows_among(version, "test", known_rows(version, "train"))
         if seen.any():
@@ -222,6 +227,15 @@ def _weighed(plan: RunPlan, rows: Columns) -> Columns:
             "Give test rows a weight above 0, or register under another name with tracking.model."
         )
     return replace(rows, weights=scaled(rows.weights))
+
+
+def _fewer_columns(table: TableSchema | None, version: DatasetVersion) -> dict[str, ColumnKind]:
+    """The columns of a model's table, with their kinds, if the dataset has these and further ones; else empty."""
+    if table is None or version.table is None or version.transform or table.given:
+        return {}
+    ours = {column.name: column.kind for column in version.table.raw.columns}
+    theirs = {column.name: column.kind for column in table.raw.columns}
+    return theirs if theirs.items() < ours.items() else {}
 
 
 class Measured(NamedTuple):

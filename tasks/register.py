@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tasks.champion_jump import champion_jump
 from tasks.comparison import as_champion_already
 from tasks.gate import judge
 from tasks.model_formats.base import check_same, format_name, format_of, metadata_of
@@ -154,6 +155,7 @@ def _release(
         evaluation=Path(evaluation.predictions).parent.name,
         initial=plan.started_from,
         data_changes=plan.data_changes,
+        champion_jump=champion_jump(plan, version, evaluation, metrics),
         metrics=metrics,
         recipe_metrics=tuple(evaluation.candidate.recipe_metrics),
         mlflow_run_id=run_id,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from training.data.differences import Differences, differences
 from training.data.manifest import read_manifest
+from training.data.source_differences import differences_of_source
 from training.errors import DataError
 from training.plan import OTHER_DATA, RunPlan
 from training.records import DatasetVersion
@@ -20,21 +21,30 @@ _GONE = "other than in the last run, whose rows are no longer in this home to be
 def with_data_changes(plan: RunPlan, version: DatasetVersion | None) -> RunPlan:
     """The plan with the differences of its rows from those of the recipe's last run, in words, if there are any.
 
-    Without `version`, the rows are not prepared, and can't be counted yet.
+    Without `version`, the rows are not prepared; then those of a table or a folder of images are counted in the source.
     """
-    if not plan.data_before or version is None or plan.data_changes:
+    if not plan.data_before or plan.data_changes:
         return plan
     words = _words(plan, version)
+    if not words:
+        return plan
     changes = tuple(f"data: {words}" if line == OTHER_DATA else line for line in plan.changes)
     return plan.model_copy(update={"changes": changes, "data_changes": words})
 
 
-def _words(plan: RunPlan, version: DatasetVersion) -> str:
+def _words(plan: RunPlan, version: DatasetVersion | None) -> str:
+    """The differences; empty if the rows can't be counted yet."""
     folder = Home(Path(plan.home)).dataset(plan.recipe.name, plan.data_before)
     try:
-        found = differences(read_manifest(folder, plan.data_before), version)
+        old = read_manifest(folder, plan.data_before)
+        if version is None:
+            found = differences_of_source(old, plan.files, plan.settings.data, plan.recipe.transform)
+        else:
+            found = differences(old, version)
     except DataError:  # removed by `evergreen gc`, or damaged
         return _GONE
+    if found is None:
+        return ""
     return found.words() if _any(found) else _SAME_ROWS
 
 

@@ -424,6 +424,10 @@ class Release(Record):
     data_changes: str = Field(
         "", description="rows that are new, gone or changed since the recipe's last run; empty: none"
     )
+    champion_jump: str = Field(
+        "",
+        description="how an unchanged champion's score differs from that of the last run; empty: it does not",
+    )
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
     recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")

@@ -83,7 +83,8 @@ class Nights:
         done = self.command("history", _MODEL, "--json")
         if done.returncode:
             raise SystemExit(f"evergreen history failed:\n{done.stderr}")
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        nights: list[dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
+        return nights
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Call the command in the folder, with the home there."""
@@ -110,7 +111,7 @@ class Nights:
         done = self.command("predict", _MODEL, str(truth), str(scored), "--overwrite", "--quiet")
         if done.returncode:
             raise SystemExit(f"evergreen predict failed:\n{done.stderr}")
-        predicted = pq.read_table(scored)["prediction"].to_pylist()
+        predicted = pq.read_table(scored)["class"].to_pylist()
         return float((pd.read_csv(truth)["left"] == predicted).mean())
 
 
@@ -163,7 +164,7 @@ def main() -> int:
             print(
                 f"{night.number:3} {night.data:45} {end.outcome:10} {end.champion:3} {end.wrong}", flush=True
             )
-        sentences = [line["sentence"] for line in nights.history()]
+        sentences = [line["cause"] for line in nights.history()]
         if len(sentences) != len(ends) or not all(sentences):
             print(
                 f"history has {len(sentences)} lines with {sum(map(bool, sentences))} sentences", flush=True

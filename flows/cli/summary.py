@@ -86,6 +86,8 @@ def _facts(release: Release) -> Table:
         _row(table, "", Text.assemble(mark, " ", rule.explanation))
     confidence = float(release.verdict.policy.get("confidence", 0.95))
     words = words_of_run(home_to_read(), release.recipe, release.run_key)
+    if release.champion_jump:
+        _row(table, "", release.champion_jump)
     for name, text in (*_scores(release.metrics, confidence), *_recipe_metrics(release)):
         _row(table, name, text)
     kept = f"{release.epochs}, {words.kept(release.selected_epoch)}"

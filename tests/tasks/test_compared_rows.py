@@ -87,11 +87,11 @@ def test_equal_features_do_not_make_a_training_row(tmp_path: Path) -> None:
     after = sales(home, {60: "a"})
     assert rows_among(after, "test", before).all()
     plan = SimpleNamespace(model="sales")
-    assert _rows_to_compare(plan, after, {"version 1": before}).all()
+    assert _rows_to_compare(plan, after, {"version 1": before}, {}).all()
     (home.root / "sales.csv").unlink()
     before = known_rows(sales(home, {7: "moved"}), "train")
     after = sales(home, {7: "a", 51: "moved"})
-    compared = _rows_to_compare(plan, after, {"version 1": before})
+    compared = _rows_to_compare(plan, after, {"version 1": before}, {})
     assert (~compared).sum() == 1
 
 

@@ -5,14 +5,14 @@ A row is found again by its identity: its key, where both versions have the same
 with one identity, one is a changed row if its features or its target differ.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.data.row_digests import Digests, first_halves, part_tables
+from training.data.row_digests import Digests, content_in, feature_names, first_halves, part_tables
 from training.data.sources.wording import counted
 from training.records import ColumnKind, DatasetVersion, Record
 from training.storage.files import digest_json
@@ -95,9 +95,12 @@ def differences(old: DatasetVersion, new: DatasetVersion) -> Differences:
     Rows are found again by the key if both versions have the same key. Otherwise, of tables whose columns differ, they
     are found by the columns that both have. Raises :class:`DataError` when a part file can't be read, as after `gc`.
     """
-    key = new.key if new.key == old.key else ()
-    columns = _common_columns(old, new)
-    before, after = (_rows(version, bool(key), columns) for version in (old, new))
+    by_key, columns = is_same_key(old, new), common_columns(old, new)
+    return compared(old, new, *(rows_of(version, by_key, columns) for version in (old, new)))
+
+
+def compared(old: DatasetVersion, new: DatasetVersion, before: "Rows", after: "Rows") -> Differences:
+    """The differences of the rows `after` of `new` from the rows `before` of `old`; no part file is read."""
     same_before, same_after = _matched(before.everything(), after.everything())
     rest_before, rest_after = ~same_before, ~same_after
     again_before, again_after = _matched(before.identity[rest_before], after.identity[rest_after])
@@ -105,11 +108,11 @@ def differences(old: DatasetVersion, new: DatasetVersion) -> Differences:
     gone, came = np.flatnonzero(rest_before)[~again_before], np.flatnonzero(rest_after)[~again_after]
     kept = int(same_after.sum()) + changed
     ours, theirs = _columns_of(old), _columns_of(new)
-    other_columns = columns is not None
+    other_columns = common_columns(old, new) is not None
     rewritten = len(gone) > _LARGEST_CHANGE * len(before.identity) and len(came) >= _AS_MANY * len(gone)
     return Differences(
         unit=_unit(new),
-        key=key,
+        key=new.key if is_same_key(old, new) else (),
         added=len(came),
         removed=len(gone),
         changed=changed,
@@ -121,7 +124,7 @@ def differences(old: DatasetVersion, new: DatasetVersion) -> Differences:
     )
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Digests of rows: of their identity, their content, and their target, as the bits of a number or a class."""
 
     identity: Digests
@@ -133,19 +136,36 @@ class _Rows(NamedTuple):
         return (self.identity * _ODD ^ self.content) * _ODD ^ self.label
 
 
-def _rows(version: DatasetVersion, by_key: bool, columns: Mapping[str, ColumnKind] | None) -> _Rows:
+def rows_of(
+    version: DatasetVersion, by_key: bool, columns: Mapping[str, ColumnKind] | None, of_image: str = "digest"
+) -> Rows:
+    """The rows of a version, identified by their key or by their content: in `columns`, or, with None, all of it.
+
+    `of_image` is the column of part files with the digest of an image. Raises :class:`DataError` when a part file can't
+    be read.
+    """
     identity, content, label = ([np.empty(0, np.uint64)] for _ in range(3))
-    names = np.array([int(digest_json(name)[:16], 16) for name in version.classes], np.uint64)
+    names = class_numbers(version.classes)
     has_target = version.text is None or version.table.target  # type: ignore[union-attr]  # text has a table
-    stored = "digest" if version.has_images else "source"
+    stored = of_image if version.has_images else "source"
     for split in version.parts:
         wanted = [stored, "label", *(["key"] if by_key else [])]
-        for table in part_tables(version, split, [*wanted, *_features(columns)]):
-            own = first_halves(table[stored]) if columns is None else _digests_of(table, columns)
+        for table in part_tables(version, split, [*wanted, *feature_names(columns or {})]):
+            own = first_halves(table[stored]) if columns is None else content_in(table, columns)
             content.append(own)
             identity.append(first_halves(table["key"]) if by_key else own)
             label.append(_labels(table["label"], names) if has_target else np.zeros(len(table), np.uint64))
-    return _Rows(*(np.concatenate(parts) for parts in (identity, content, label)))
+    return Rows(*(np.concatenate(parts) for parts in (identity, content, label)))
+
+
+def class_numbers(names: Iterable[str]) -> Digests:
+    """Numbers that stand for the names of classes in all versions."""
+    return np.array([int(digest_json(name)[:16], 16) for name in names], np.uint64)
+
+
+def is_same_key(old: DatasetVersion, new: DatasetVersion) -> bool:
+    """Whether rows are found again by their key."""
+    return bool(new.key) and new.key == old.key
 
 
 def _labels(column: "pa.ChunkedArray", names: Digests) -> Digests:
@@ -153,22 +173,6 @@ def _labels(column: "pa.ChunkedArray", names: Digests) -> Digests:
     labels = column.to_numpy()
     numbers: Digests = names[labels] if len(names) else (labels.astype(np.float64) + 0.0).view(np.uint64)
     return numbers
-
-
-def _features(columns: Mapping[str, ColumnKind] | None) -> list[str]:
-    from training.data.tables.values import FEATURE
-
-    return [f"{FEATURE}{name}" for name in columns or ()]
-
-
-def _digests_of(table: "pa.Table", columns: Mapping[str, ColumnKind]) -> Digests:
-    """The digests of the rows' content in some of their columns."""
-    from training.data.tables.shards import feature_digests
-
-    batches = table.combine_chunks().to_batches()
-    return np.concatenate(
-        [np.empty(0, np.uint64), *(first_halves(feature_digests(batch, columns)) for batch in batches)]
-    )
 
 
 def _matched(old: Digests, new: Digests) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -192,8 +196,8 @@ def _by_class(
     old: DatasetVersion, new: DatasetVersion, gone: Digests, came: Digests
 ) -> tuple[ClassDifference, ...]:
     made = []
-    for name in dict.fromkeys([*new.classes, *old.classes]):
-        number = np.uint64(int(digest_json(name)[:16], 16))
+    names = list(dict.fromkeys([*new.classes, *old.classes]))
+    for name, number in zip(names, class_numbers(names), strict=True):
         one = ClassDifference(
             name=name,
             added=int((came == number).sum()),
@@ -212,7 +216,7 @@ def _columns_of(version: DatasetVersion) -> dict[str, ColumnKind]:
     return dict(version.table.given) or {column.name: column.kind for column in version.table.raw.columns}
 
 
-def _common_columns(old: DatasetVersion, new: DatasetVersion) -> dict[str, ColumnKind] | None:
+def common_columns(old: DatasetVersion, new: DatasetVersion) -> dict[str, ColumnKind] | None:
     """The columns by which rows of two tables are compared if their columns differ; None: all of the content."""
     ours, theirs = _columns_of(old), _columns_of(new)
     if ours == theirs or old.transform or new.transform:

@@ -8,7 +8,7 @@ same when one of these digests agrees. So all rows of a group count as the same;
 a row that got a key later by its features. A digest here is the first 8 bytes of a sha256.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from training.data.dataset import binary_to_numpy
 from training.errors import DataError
-from training.records import DatasetVersion, Split
+from training.records import ColumnKind, DatasetVersion, Split
 
 Digests = npt.NDArray[np.uint64]
 
@@ -42,8 +42,13 @@ def row_digests(version: DatasetVersion, split: Split) -> Digests:
     return _digests(version, split)["digest"]
 
 
-def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDArray[np.bool_]:
+def rows_among(
+    version: DatasetVersion, split: Split, known: Digests, columns: Mapping[str, ColumnKind] | None = None
+) -> npt.NDArray[np.bool_]:
     """Mask of the rows of a split that have a digest in `known`, which :func:`known_rows` of another version gives.
+
+    `columns` are those of the other version, if it is of a table with fewer columns: rows are also found by their
+    content in these columns.
 
     Raises :class:`DataError` when a part file can't be read.
     """
@@ -51,7 +56,26 @@ def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDA
     among = np.zeros(version.rows(split), bool)
     for digests in kinds.values():
         among |= np.isin(digests, known)
+    if columns:
+        parts = part_tables(version, split, feature_names(columns))
+        among |= np.isin(np.concatenate([content_in(part, columns) for part in parts]), known)
     return among
+
+
+def feature_names(columns: Iterable[str]) -> list[str]:
+    """The names of features in part files."""
+    from training.data.tables.values import FEATURE
+
+    return [f"{FEATURE}{name}" for name in columns]
+
+
+def content_in(table: pa.Table, columns: Mapping[str, ColumnKind]) -> Digests:
+    """The digests of the content of a table's rows in these of its columns alone."""
+    from training.data.tables.shards import feature_digests
+
+    batches = table.combine_chunks().to_batches()
+    parts = [first_halves(feature_digests(batch, columns)) for batch in batches]
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def part_tables(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:

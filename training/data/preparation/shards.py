@@ -196,7 +196,7 @@ def _validated(
 
 
 def _hash_sources(rows: pa.RecordBatch) -> Pixels:
-    """(rows, 16) bytes: digests of rows as the source stores them, over the image file, or raw pixels and their size.
+    """(rows, 16) bytes: first half of the sha256 of each image file, or of the size and the bytes of raw pixels.
 
     A row has the same digest in every dataset version, whatever its image size, file name, split or label.
     """
@@ -204,7 +204,7 @@ def _hash_sources(rows: pa.RecordBatch) -> Pixels:
         "<i4"
     )
     digests = b"".join(
-        hashlib.sha256(size.tobytes() + memoryview(image.as_buffer())).digest()[:16]
+        hashlib.sha256((size.tobytes() if size.any() else b"") + memoryview(image.as_buffer())).digest()[:16]
         for size, image in zip(sizes, rows["image"], strict=True)
     )
     return np.frombuffer(digests, np.uint8).reshape(-1, 16)

@@ -194,3 +194,14 @@ def test_a_key_that_contradicts_another_option_is_refused(
 ) -> None:
     with pytest.raises(SettingError, match=named):
         Table("rows.csv", target="left", key=key, **options)
+
+
+def test_without_a_key_rows_with_a_new_column_are_found_by_the_columns_that_they_had(tmp_path: Path) -> None:
+    old = version_of(customers(tmp_path / "old"), ())
+    new = version_of(customers(tmp_path / "new", income=[3 * row for row in range(ROWS)]), ())
+    known = known_rows(old, "train")
+    assert not rows_among(new, "test", known).any()
+    assert old.table is not None
+    columns = {column.name: column.kind for column in old.table.columns}
+    found = sum(int(rows_among(new, split, known, columns).sum()) for split in ("train", "test"))
+    assert found == old.rows("train")
