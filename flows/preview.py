@@ -12,17 +12,20 @@ from pydantic import Field
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
 from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
 from tasks.trackers.mlflow_run import connect_once
 from training import identity
 from training.data.dataset import open_columns
+from training.data.sources import Source
 from training.errors import EvergreenError
 from training.plan import RunPlan, choose_source, identify
+from training.plan_changes import with_data_changes
 from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
-from training.records import DatasetVersion, Record, Release
+from training.records import DatasetVersion, Record, Release, SourceFiles
 from training.redaction import Redacted
 from training.settings.overrides import describe
 from training.settings.schema import Settings, TrainerName
@@ -70,6 +73,7 @@ class Preview(Record):
         description="comparison with the champion's data; None: not prepared, or nothing would be trained",
     )
     settings: dict[str, Any] = Field(description="all settings by dotted name")
+    hint: str = Field("", description="a proposal for the recipe; empty: none")
 
 
 def make_plan(
@@ -98,6 +102,7 @@ def release_if_unchanged(
         return None
     try:
         recipe, plan = make_plan(recipe_name, overrides, home)
+        note_plan(plan)
         release = find_release(plan)
         if release is None:
             check_still_held(plan, dropped_columns(recipe))
@@ -116,6 +121,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     """
     recipe, plan = make_plan(recipe_name, overrides, home, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
+    plan = with_data_changes(plan, version)
     if done is None:
         check_plan(plan, recipe, version)
     check = _checked_data(plan, recipe, version) if done is None else None
@@ -153,6 +159,22 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         learned_rows=learned_rows,
         data=check,
         settings=describe(settings),
+        hint=_key_hint(choose_source(recipe, settings, home), plan.files),
+    )
+
+
+def _key_hint(source: Source, files: SourceFiles) -> str:
+    """The proposal of a key for a table without one, if a column fits."""
+    if files.kind != "table" or getattr(source, "key", True):
+        return ""
+    from training.data.tables.key_proposal import proposed_key
+
+    name = proposed_key(files, getattr(source, "drop", ()))
+    if name is None:
+        return ""
+    return (
+        f'column {name} is unique: Table(..., key="{name}") keeps each row in its split when other columns of the row '
+        "change"
     )
 
 

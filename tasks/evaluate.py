@@ -9,6 +9,7 @@ DataError when one of a registered model is not.
 import json
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +35,8 @@ from training.data.tables.values import FEATURE
 from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
-from training.problems import problem_named
-from training.problems.base import Predict, Predictions
+from training.problems import problem_at, problem_named
+from training.problems.base import Predict, Predictions, Problem, Weights
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
@@ -43,6 +44,7 @@ from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
 from training.trainers.base import inspection_of
+from training.trainers.row_weights import scaled
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,6 +63,7 @@ class ComparedVersion(NamedTuple):
 
     `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
     the columns of a table that the version takes, and `tokenizer` is the JSON of a model's tokenizer of text.
+    `threshold` is that of a classifier of two classes, of the second of `classes`.
     `trained_on` holds the digests of the version's training rows; None when they are unknown.
     """
 
@@ -70,6 +73,7 @@ class ComparedVersion(NamedTuple):
     trained_on: Digests | None
     table: TableSchema | None = None
     tokenizer: str = ""
+    threshold: float | None = None
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -103,31 +107,42 @@ def compare(
 
     Raises :class:`SettingError` when no such row is left.
     """
-    test, problem = open_columns(version, "test"), problem_named(version.problem)
+    test = open_columns(version, "test")
+    thresholds = {
+        "candidate": trained.threshold,
+        "champion": _threshold(champion, version),
+        "anchor": _threshold(anchor, version),
+    }
+    problem = problem_at(version.problem, thresholds["candidate"], thresholds["champion"])
     trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
     compared = _rows_to_compare(plan, version, trained_on)
-    rows = test if compared.all() else test.selected(compared, folder)
+    rows = _weighed(plan, test if compared.all() else test.selected(compared, folder))
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
     predict = inspection_of(plan.settings.trainer).predictor(recipe, version, trained)
     measured = _measured(predict, rows.inputs)
     candidate_predictions = problem.aligned(measured.predictions, version.classes, version)
-    candidate_score = _score(plan, version, rows, measured, candidate_predictions, metrics)
+    candidate_score = _score(plan, problem, version, rows, measured, candidate_predictions, metrics)
     champion_predictions, champion_score, anchor_predictions = None, None, None
     if champion is not None:
         measured = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
         champion_predictions = _aligned(plan, champion, measured.predictions, version)
-        champion_score = _score(plan, version, rows, measured, champion_predictions, metrics)
+        of_champion = problem_at(version.problem, thresholds["champion"])
+        champion_score = _score(plan, of_champion, version, rows, measured, champion_predictions, metrics)
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         anchor_predictions = _aligned(plan, anchor, answers, version)
+    baseline = None
+    if champion is None:
+        baseline = problem.baseline(version, lambda: open_columns(version, "train").targets, len(rows))
     models = {
         "candidate": candidate_predictions,
         "champion": champion_predictions,
         "anchor": anchor_predictions,
+        "baseline": baseline.predictions if baseline else None,
     }
     predictions = folder / PREDICTIONS
-    _keep_predictions(predictions, version, test, compared, models)
+    _keep_predictions(predictions, version, test, compared, models, thresholds, rows.weights)
     against = f", champion {problem.figure(champion_score)}" if champion_score else ""
     log.info("%s%s", problem.headline(candidate_score), against)
     findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
@@ -140,6 +155,7 @@ def compare(
         predictions=str(predictions),
         predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
+        baseline=baseline.words if baseline else "",
         left_out=len(test) - len(rows),
         training_rows_known=all(digests is not None for digests in trained_on.values()),
     )
@@ -196,6 +212,18 @@ def _rows_to_compare(
     return compared
 
 
+def _weighed(plan: RunPlan, rows: Columns) -> Columns:
+    """The compared rows with weights of mean 1. Raises :class:`SettingError` if all their weights are 0."""
+    if rows.weights is None:
+        return rows
+    if not rows.weights.any():
+        raise SettingError(
+            f"model {plan.model}: the weights of all {len(rows)} compared test rows are 0, so nothing can be compared. "
+            "Give test rows a weight above 0, or register under another name with tracking.model."
+        )
+    return replace(rows, weights=scaled(rows.weights))
+
+
 class Measured(NamedTuple):
     """A model's predictions for test rows, and the times it took."""
 
@@ -213,6 +241,7 @@ def _measured(predict: Predict, inputs: Inputs) -> Measured:
 
 def _score(
     plan: RunPlan,
+    problem: Problem,
     version: DatasetVersion,
     test: Columns,
     measured: Measured,
@@ -220,13 +249,14 @@ def _score(
     metrics: RecipeMetrics,
 ) -> Score:
     """The score of `predictions`: those of `measured`, in the order of the dataset's classes."""
-    score = problem_named(version.problem).score(
+    score = problem.score(
         test.targets,
         predictions,
         version,
         plan.settings.gate.confidence,
         measured.latency_ms,
         measured.rows_per_s,
+        test.weights,
     )
     return score.model_copy(update={"recipe_metrics": metrics.of_rows(predictions, test.targets)})
 
@@ -244,6 +274,20 @@ def _aligned(
             "`evergreen rollback` points the alias to a sound version."
         )
     return problem_named(version.problem).aligned(predictions, champion.classes, version)
+
+
+def _threshold(model: ComparedVersion | None, version: DatasetVersion) -> float | None:
+    """The threshold of a registered model, in the dataset's order of classes; None without one."""
+    if model is None or model.threshold is None or model.classes == version.classes:
+        return None if model is None else model.threshold
+    if model.classes == version.classes[::-1]:
+        return 1 - model.threshold
+    log.warning(
+        "%s has a threshold between %s, which are not the classes of the dataset: its likelier class is compared",
+        model.version,
+        " and ".join(model.classes),
+    )
+    return None
 
 
 def latency_ms(predict: Predict, inputs: Inputs) -> float:
@@ -303,7 +347,9 @@ def _loaded(
         trained_on = training_rows_of(client, plan, number)
     # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
-    return ComparedVersion(number, model.predict, classes, trained_on, model.table, model.tokenizer)
+    return ComparedVersion(
+        number, model.predict, classes, trained_on, model.table, model.tokenizer, model.threshold
+    )
 
 
 def _keep_predictions(
@@ -312,16 +358,25 @@ def _keep_predictions(
     test: Columns,
     compared: npt.NDArray[np.bool_],
     models: dict[str, Predictions | None],
+    thresholds: dict[str, float | None],
+    weights: Weights | None,
 ) -> None:
-    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN."""
-    problem, targets = problem_named(version.problem), test.targets[compared]
+    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN.
+
+    `weights` are those of the compared rows; the others get 0.
+    """
+    targets = test.targets[compared]
     digests = row_digests(version, "test")
     columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
     for name, predictions in models.items():
         if predictions is not None:
+            problem = problem_at(version.problem, thresholds.get(name))
             for ending, values in problem.row_columns(targets, predictions).items():
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)
                 columns[name + ending][compared] = values
+    if weights is not None:
+        columns["weight"] = np.zeros(len(test))
+        columns["weight"][compared] = weights
     with atomic_file(path) as aside:
         pq.write_table(pa.table(columns), aside)

@@ -45,6 +45,7 @@ from tasks.registry.rollback import finish_rollback
 from tasks.registry.safe_loading import (
     FILE_TAG,
     METADATA_TAG,
+    THRESHOLD_TAG,
     TRANSFORM_TAG,
     WEIGHTS_FILE_TAG,
     NotDownloadedError,
@@ -152,6 +153,7 @@ def _release(
         data=find_record(plan.paths.data_check, DataCheck, plan.paths.root.name),
         evaluation=Path(evaluation.predictions).parent.name,
         initial=plan.started_from,
+        data_changes=plan.data_changes,
         metrics=metrics,
         recipe_metrics=tuple(evaluation.candidate.recipe_metrics),
         mlflow_run_id=run_id,
@@ -199,7 +201,7 @@ def find_or_create(
     rows = max(2, min(4, len(inputs)))  # torch.export would fix a number of 1
     example = np.resize(np.array(inputs[:rows]), (rows, *inputs.shape[1:]))
     record_training_rows(lease.client, run_id, plan, version)
-    metadata = metadata_of(version, format_name(plan.settings))
+    metadata = metadata_of(version, format_name(plan.settings), trained.threshold)
     uri = format_of(plan.settings).log_model(run_id, recipe, version, trained, example, metadata)
     return create_version(lease, plan, version, trained, run_id, uri)
 
@@ -244,8 +246,9 @@ def create_version(
         **reproducible_tags(trained),
         **classes_tag(version),
         **({TRANSFORM_TAG: version.transform} if version.transform else {}),
+        **({THRESHOLD_TAG: repr(trained.threshold)} if trained.threshold is not None else {}),
         FILE_TAG: digest_of_logged(lease.client, model_id, format_of(plan.settings).MODEL_FILE),
-        METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings))),
+        METADATA_TAG: digest_json(metadata_of(version, format_name(plan.settings), trained.threshold)),
         **_weights_file_tag(plan, trained),
     }
     digests = OwnDigests(

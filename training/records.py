@@ -198,6 +198,10 @@ class TrainedModel(Record):
     )
     reproducible_reason: str = Field("not checked: an older version of Evergreen trained it")
     stopped: str = Field("", description="why training ended before its last epoch; empty if it did not")
+    threshold: float | None = Field(
+        None,
+        description="probability of the second of two classes from which it is the answer; none: the likelier class",
+    )
 
     def selected(self) -> EpochMetrics:
         """Metrics of the epoch whose weights were kept."""
@@ -282,6 +286,11 @@ class Evaluation(Record):
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
     )
+    baseline: str = Field(
+        "",
+        description="the model that has learned nothing, in words, of a candidate without a champion; the predictions "
+        "have its columns. Empty where the problem defines no such model",
+    )
     left_out: int = Field(
         0,
         description="test rows that were training rows of the champion, the anchor or the initial weights; in none of "
@@ -345,6 +354,9 @@ class Look(Record):
     standard_error: float = Field(
         0.0, description="squared_error: that of the mean difference, with the margin"
     )
+    baseline: str = Field(
+        "", description="the reference in words, if it is the model that has learned nothing, and no version"
+    )
 
 
 class Choice(Record):
@@ -375,12 +387,16 @@ class Verdict(Record):
     """The gate's decision and all reasons for it."""
 
     promote: bool
-    summary: str
+    summary: str = Field(
+        description="the decision and its reason in a sentence; the rules have the statistics"
+    )
     rules: tuple[Rule, ...]
     champion_version: str | None = Field(
         description="what the champion alias pointed to when the comparison began"
     )
-    policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
+    policy: dict[str, bool | str | float] = Field(
+        {}, description="the gate's settings that led to this verdict"
+    )
     looks: tuple[Look, ...] = Field((), description="what the comparisons measured and spent")
     choice: Choice | None = Field(None, description="of a promotion over a reference: its gain, corrected")
 
@@ -405,6 +421,9 @@ class Release(Record):
     data: DataCheck | None = Field(None, description="comparison of the dataset with the champion's")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     initial: str = Field("", description="weights that the training started from; empty: new weights")
+    data_changes: str = Field(
+        "", description="rows that are new, gone or changed since the recipe's last run; empty: none"
+    )
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
     recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")

@@ -164,6 +164,9 @@ class TableSchema(Record):
     )
     preprocessing: Preprocessing | None = None
     text: TextEncoding | None = None
+    weight: str | None = Field(
+        None, description="column of the rows' weights, which is no input; none: no weights"
+    )
 
     @property
     def raw(self) -> "TableSchema":
@@ -185,9 +188,9 @@ class TableSchema(Record):
 
     @model_serializer(mode="wrap")
     def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `preprocessing` and `text` if they are None: records of earlier versions have no such fields."""
+        """Leave out `preprocessing`, `text` and `weight` if they are None, as for most datasets."""
         fields: dict[str, Any] = write(self)
-        for name in ("preprocessing", "text"):
+        for name in ("preprocessing", "text", "weight"):
             if getattr(self, name) is None:
                 fields.pop(name, None)
         return fields

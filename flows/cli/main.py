@@ -63,6 +63,7 @@ _COMMANDS = (
     "retrain",
     "plan",
     "tune",
+    "history",
     "recipes",
     "predict",
     "rollback",

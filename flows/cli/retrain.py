@@ -45,6 +45,7 @@ def _as_json(release: "Release") -> dict[str, object]:
     return {
         "run_key": release.run_key,
         "dataset_fingerprint": release.dataset_fingerprint,
+        "data_changes": release.data_changes,
         "weights_digest": release.weights_digest,
         "model": release.model,
         "version": release.version,

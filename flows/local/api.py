@@ -46,16 +46,19 @@ def retrain(
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
     from flows.stopwatch import call_timed, with_whole_command
+    from tasks.night import night_recorded
 
     name, overrides = _named(recipe), _nested(settings)
     with call_timed():
         home = prepared()
         log.info("%s: looking for finished work in %s", name, home.root)
-        release = release_if_unchanged(name, overrides, home, force)
-        if release is None:
-            log.info("starting Prefect's server, and importing what the run needs")
-            with prefect_api(home, meanwhile=lambda: _flow_and_ray(name, overrides)):
-                release = _run_flow(name, overrides, force)
+        with night_recorded(name, overrides) as night:
+            release = release_if_unchanged(name, overrides, home, force)
+            if release is None:
+                log.info("starting Prefect's server, and importing what the run needs")
+                with prefect_api(home, meanwhile=lambda: _flow_and_ray(name, overrides)):
+                    release = _run_flow(name, overrides, force)
+            night.ended(release)
         return with_whole_command(release)
 
 
@@ -120,8 +123,9 @@ def predict(
     """Score all images, rows or texts at `input` with the version of `model` that `alias` names; write to `output`.
 
     `input` is a folder of images, or Parquet with a column `image`; for a model of a table, CSV or Parquet; for a model
-    of text, CSV, TSV, Parquet or `.txt` with one text on each line. The result is Parquet with a class and
-    probabilities for each image, row or text, or with the predicted number for a regression. `skip_bad` leaves
+    of text, CSV, TSV, Parquet or `.txt` with one text on each line. The result is Parquet, or CSV if
+    `output` ends in .csv, with a class and probabilities for each image, row or text, or with the predicted number for
+    a regression. `skip_bad` leaves
     unreadable inputs out instead of refusing them; `overwrite` replaces `output`. Raises
     :class:`training.errors.SettingError` for an unknown model or alias and :class:`training.errors.DataError` for
     inputs that can't be read.

@@ -28,7 +28,7 @@ from training.recipe_metrics import check_library
 from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
 from training.supervision.launch import finished
-from training.trainers.base import trainer_named
+from training.trainers.base import check_dataset, trainer_named
 
 log = logging.getLogger("evergreen.checks")
 
@@ -57,7 +57,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     look = not proven or plan.initial is not None or _has_other_champion(home, plan)
     expected = version or _expected_version(home, plan, look)
     check_augmentation_of(recipe, expected)
-    trainer.check_dataset(plan.settings, expected)
+    check_dataset(plan.settings, expected)
     if look:
         check_initial_weights(plan, recipe, expected)
         _check_champion(home, plan, expected)

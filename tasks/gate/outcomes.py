@@ -19,7 +19,7 @@ from training.settings.schema import GateSettings
 if TYPE_CHECKING:
     from tasks.gate.measures import MeasureOfLook
 
-Side = Literal["candidate", "champion", "anchor"]
+Side = Literal["candidate", "champion", "anchor", "baseline"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ class GateOfProblem(Protocol):
     def outcomes(self, rows: pa.Table, reference: Side) -> Outcomes:
         """The outcomes of the compared rows of `predictions.parquet`.
 
-        The columns are `digest`, `label`, and those of :meth:`training.problems.base.Problem.row_columns`.
+        The columns are `digest`, `label`, those of :meth:`training.problems.base.Problem.row_columns`, and `weight`,
+        of mean 1, if the rows have weights: each row's number is multiplied by its weight.
         """
 
     def further_rules(self, evaluation: Evaluation, settings: GateSettings) -> tuple[Rule, ...]:
@@ -89,12 +90,21 @@ def read_outcomes(problem: ProblemName, predictions: Path, reference: Side) -> O
     return gate_of(problem).outcomes(table.filter(table["compared"]), reference)
 
 
-def digest_of_rows(digests: Digests, labels: npt.NDArray[np.int64] | Differences) -> str:
-    """Digest of (digest, label) of all rows, in an order that follows from the values alone."""
-    order = np.lexsort((labels, digests))
+def weights_of(rows: pa.Table) -> Differences | None:
+    """The weights of compared rows; None if all rows count the same."""
+    return rows["weight"].to_numpy() if "weight" in rows.column_names else None
+
+
+def digest_of_rows(
+    digests: Digests, labels: npt.NDArray[np.int64] | Differences, weights: Differences | None = None
+) -> str:
+    """Digest of (digest, label, weight) of all rows, in an order that follows from the values alone."""
+    further = [] if weights is None else [weights]
+    order = np.lexsort((*further, labels, digests))
     whole = np.issubdtype(labels.dtype, np.integer)
     bits = labels.astype(np.uint64) if whole else labels.astype(np.float64).view(np.uint64)
-    content = np.stack([digests[order], bits[order]])
+    of_weights = [weight[order].astype(np.float64).view(np.uint64) for weight in further]
+    content = np.stack([digests[order], bits[order], *of_weights])
     return hashlib.sha256(content.astype("<u8").tobytes()).hexdigest()
 
 

@@ -38,7 +38,7 @@ def difference_bound(gained: int, lost: int, rows: int, z: float) -> float:
     return float(brentq(surplus, -1.0, excess / rows, xtol=1e-12))
 
 
-def margin_score(gained: int, lost: int, rows: int, margin: float) -> float:
+def margin_score(gained: float, lost: float, rows: float, margin: float) -> float:
     """Tango's score of the hypothesis that the difference is -`margin`, in standard deviations.
 
     Includes the continuity correction of half a row. The score is above z exactly when :func:`difference_bound` at z
@@ -61,7 +61,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def _deviation(gained: int, lost: int, rows: int, difference: float) -> float:
+def _deviation(gained: float, lost: float, rows: float, difference: float) -> float:
     """Standard deviation of (gained - lost) when the true difference is `difference`.
 
     `share` is the maximum-likelihood estimate of the probability of a lost row under that constraint (Tango's q21).

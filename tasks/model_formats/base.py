@@ -70,7 +70,8 @@ class Registered:
 
     `predict` takes inputs as in :class:`training.data.columns.Columns`. `table` describes the columns of a table, or
     the target of images with numbers to predict. `shape` is the shape of one row of inputs. `outputs` is the number of
-    values that the model predicts for a row. `tokenizer` is the JSON of the tokenizer of a model on text.
+    values that the model predicts for a row. `tokenizer` is the JSON of the tokenizer of a model on text. `threshold`
+    is the probability of the second of two classes from which it is the answer; None: the likelier class is.
     """
 
     predict: Predict
@@ -80,6 +81,7 @@ class Registered:
     table: TableSchema | None
     outputs: int
     tokenizer: str = ""
+    threshold: float | None = None
 
 
 def format_named(name: str) -> ModelFormat:
@@ -110,14 +112,22 @@ def format_in(flavors: Mapping[str, Any], metadata: Mapping[str, Any]) -> ModelF
     )
 
 
-def metadata_of(version: DatasetVersion, model_format: str) -> dict[str, Any]:
+def metadata_of(version: DatasetVersion, model_format: str, threshold: float | None = None) -> dict[str, Any]:
     """The metadata for a registered model's `MLmodel` file: its format, its inputs and its outputs.
 
-    `transform` is the digest of the function that changes the rows before the model takes them, if there is one.
+    `transform` is the digest of the function that changes the rows before the model takes them, if there is one, and
+    `threshold` that of a classifier of two classes (:mod:`training.problems.thresholds`): the model gives
+    probabilities, and who takes a class from them needs it.
     """
-    metadata = {_FORMAT: model_format, "classes": list(version.classes), "problem": version.problem}
+    metadata: dict[str, Any] = {
+        _FORMAT: model_format,
+        "classes": list(version.classes),
+        "problem": version.problem,
+    }
     if version.transform:
         metadata["transform"] = version.transform
+    if threshold is not None:
+        metadata["threshold"] = threshold
     return metadata | ({"table": version.table.model_dump(mode="json")} if version.table else {})
 
 

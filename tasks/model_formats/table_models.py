@@ -59,7 +59,17 @@ _MOST_ROWS, _MOST_BYTES = 1 << 14, 32 << 20  # of inputs that trees score at onc
 # raw columns to other numbers than in training.
 KNOWN_OF_COLUMN = {"name", "kind", "mean", "std", "least", "most", "missing", "categories", "counts"}
 # `given` are the columns before a recipe's `transform_rows`; the registered model takes the columns after it.
-KNOWN_OF_TABLE = {"target", "columns", "target_mean", "target_std", "warnings", "given", "preprocessing"}
+# `weight` is no column of the model.
+KNOWN_OF_TABLE = {
+    "target",
+    "columns",
+    "target_mean",
+    "target_std",
+    "warnings",
+    "given",
+    "preprocessing",
+    "weight",
+}
 
 
 def rows_of_table(table: TableSchema) -> int:

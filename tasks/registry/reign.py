@@ -16,7 +16,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.gate import asks_for_look, look_of
+from tasks.gate import asks_for_baseline, asks_for_look, look_of
+from tasks.gate.baseline import baseline_look
 from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
 from tasks.gate.reign import DamagedReignError, Reign, read_reign, rebuilt_reign
@@ -29,9 +30,11 @@ from tasks.registry.aliases import (
     versions_with_weights,
 )
 from tasks.registry.lock import Lease
+from tasks.registry.safe_loading import THRESHOLD_TAG
 from tasks.trackers.paged_search import all_pages
 from training.records import Evaluation, Look, Question, Record, Verdict
 from training.settings.schema import GateSettings
+from training.storage.files import digest_json
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -62,9 +65,13 @@ class Registry:
         self.client, self.model = client, model
 
     def identity(self, number: str) -> str:
-        """Digest of a version's weights, or model name and number of a version that Evergreen did not register."""
+        """Digest of a version's weights, or model name and number of a version that Evergreen did not register.
+
+        With a threshold, the digest of weights and threshold, on which the version's answers depend.
+        """
         tags = version_tags(self.client, self.model, number)
-        return tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
+        weights = tags.get(WEIGHTS_TAG, f"{self.model} version {number}")
+        return weights if THRESHOLD_TAG not in tags else digest_json([weights, tags[THRESHOLD_TAG]])
 
     def standing(self, number: str) -> Standing:
         """The :class:`Standing` of version `number`; the default one when the tag is missing or damaged."""
@@ -134,9 +141,13 @@ def take_looks(
 ) -> tuple[Look, ...]:
     """Take the looks that the policy requires for candidate version `number`, and record them in the registry.
 
-    Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": a candidate that passes
+    Without a champion, the look is one at the model that has learned nothing, which is not recorded: it can be taken
+    again. Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": one that passes
     both becomes the anchor.
     """
+    if asks_for_baseline(evaluation, settings):
+        outcomes = read_outcomes(evaluation.candidate.problem, Path(evaluation.predictions), "baseline")
+        return (baseline_look(evaluation, weights, outcomes, settings),)
     if not asks_for_look(evaluation, settings):
         return ()
     side: Side = "anchor" if settings.policy == "not_worse" and evaluation.anchor_version else "champion"
@@ -159,14 +170,15 @@ def _look(
     settings: GateSettings,
 ) -> Look:
     registry, rows_digest = Registry(lease.client, lease.model), outcomes.rows_digest()
-    key = key_of(question, weights, rows_digest, settings)
+    candidate = registry.identity(number)
+    key = key_of(question, candidate, rows_digest, settings)
     look = registry.recorded_look(question, weights, version, key)
     if look is None:
         standing = registry.standing(version)
         excess = standing.excess if standing.rows_digest == rows_digest else 0.0
         reference = Reference(version, registry.identity(version), excess)
         reign = registry.reign(question, version)
-        look, _ = take_look(question, weights, reference, outcomes, reign, settings)
+        look, _ = take_look(question, candidate, reference, outcomes, reign, settings)
     else:
         log.info(
             "the weights of version %s were compared with version %s before: the recorded comparison is used",

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 FILE_TAG = "evergreen.model_file"  # sha256 of the model file, as of an exported program
 METADATA_TAG = "evergreen.model_metadata"  # sha256 of the metadata in `MLmodel`: classes, columns and so on
 TRANSFORM_TAG = "evergreen.transform"  # digest of the recipe's function `transform_rows`; absent without one
+THRESHOLD_TAG = "evergreen.threshold"  # of two classes, as in the metadata; absent without a threshold
 WEIGHTS_FILE_TAG = "evergreen.weights_file"  # sha256 of the weights file, for further training
 
 
@@ -70,6 +71,7 @@ def load_checked(home: Home, model: str, number: str) -> Registered:
         table=metadata.table,
         outputs=outputs,
         tokenizer=tokenizer,
+        threshold=metadata.threshold,
     )
 
 
@@ -169,16 +171,20 @@ class _Metadata(NamedTuple):
     problem: ProblemName
     classes: tuple[str, ...]
     table: TableSchema | None
+    threshold: float | None
 
 
 def _read_metadata(metadata: Mapping[str, Any] | None) -> _Metadata:
     """Read the metadata that :func:`tasks.model_formats.base.metadata_of` wrote."""
     given = metadata or {}
-    table = given.get("table")
+    table, threshold = given.get("table"), given.get("threshold")
+    if threshold is not None and not (isinstance(threshold, float) and 0 < threshold < 1):
+        raise DataError(f"its metadata have the threshold {threshold!r}, not a number between 0 and 1")
     return _Metadata(
         given.get("problem", "classification"),
         tuple(map(str, given.get("classes", ()))),
         None if table is None else TableSchema.model_validate(table),
+        threshold,
     )
 
 

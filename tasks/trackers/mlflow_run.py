@@ -115,11 +115,14 @@ def experiment_name(plan: RunPlan) -> str:
 
 def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
-    name = experiment_name(plan)
     check_embedded_experiment(plan)
-    experiment = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
-    if experiment.lifecycle_stage == _DELETED:
-        raise _deleted(plan, experiment.experiment_id)
+    check_experiment(client, plan)
+    return experiment_named(client, Home(Path(plan.home)), plan.settings.tracking.uri, experiment_name(plan))
+
+
+def experiment_named(client: "MlflowClient", home: Home, uri: str | None, name: str) -> str:
+    """Id of the experiment `name`, which is created if it does not exist. `uri` is the setting `tracking.uri`."""
+    experiment = client.get_experiment_by_name(name) or _new_experiment(client, home, uri, name)
     return str(experiment.experiment_id)
 
 
@@ -172,13 +175,13 @@ def _deleted(plan: RunPlan, experiment_id: str) -> SettingError:
     )
 
 
-def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experiment":
+def _new_experiment(client: "MlflowClient", home: Home, uri: str | None, name: str) -> "Experiment":
     from mlflow.exceptions import MlflowException
 
     location = None
-    if not (plan.settings.tracking.uri or "").startswith("http"):
+    if not (uri or "").startswith("http"):
         # With a bare database MLflow would write artifacts under the working directory; a server has its own root.
-        location = artifacts_of(Home(Path(plan.home)), name).as_uri()
+        location = artifacts_of(home, name).as_uri()
     try:
         client.create_experiment(name, artifact_location=location)
     except MlflowException as error:

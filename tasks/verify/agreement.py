@@ -202,6 +202,8 @@ def scores_follow(run: Evidence) -> Outcome:
 def _recounted(
     look: Look, labels: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
 ) -> Pairs:
+    if look.baseline:
+        return measure_of(look).recounted(look, labels, columns, "baseline")
     other = "anchor" if look.reference_version == evaluation.anchor_version else "champion"
     return measure_of(look).recounted(look, labels, columns, other)
 

@@ -23,7 +23,7 @@ from evergreen import Recipe, {problem}, Table, XGBoost
 
 recipe = Recipe(
     name="parcels",
-    source=Table({path!r}, target={target!r}),
+    source=Table({path!r}, target={target!r}{options}),
     problem={problem}(),
     trainer=XGBoost(max_depth=3, rounds={rounds}),
 )
@@ -68,15 +68,21 @@ def candidate(
     problem: str = "Regression",
     target: str = "price",
     rounds: int = 12,
+    options: str = "",
     **overrides: Any,
 ) -> Candidate:
-    """Train on a table in this process, and compare with the champion of the home."""
+    """Train on a table in this process, and compare with the champion of the home; `options` are further ones of Table.
+
+    They are Python code, such as `, weight="counts"`.
+    """
     folder = home.root / "files"
     folder.mkdir(parents=True, exist_ok=True)
     table.to_csv(folder / "parcels.csv", index=False)
     recipe_file = folder / "parcels.py"
     path = str(folder / "parcels.csv")
-    recipe_file.write_text(RECIPE.format(problem=problem, path=path, target=target, rounds=rounds))
+    recipe_file.write_text(
+        RECIPE.format(problem=problem, path=path, target=target, options=options, rounds=rounds)
+    )
     recipe, ref = load(str(recipe_file))
     base = {
         "scaling": {"num_workers": 0, "use_gpu": "no"},

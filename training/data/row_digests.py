@@ -1,11 +1,11 @@
 """Digests of a dataset version's rows, to find rows of one version in another.
 
-Each row has two or three digests. Of an image, `digest` is of its pixels, and `source` of the source's row before
-decoding and resizing: `digest` still agrees when a file was stored in another format, `source` when images were resized
-to another size. Of a row of a table, `digest` is of its group if the source has groups, else of its key or its
-features; `key` is of its key, if rows have keys, and `source` is of its features. Two rows are the same when one of
-these digests agrees. So all rows of a group count as the same; a changed row is found by its key, and a row that got a
-key later by its features. A digest here is the first 8 bytes of a sha256.
+Each row has two or three digests. Of an image, `digest` is of its pixels before they were converted and resized, and
+`source` of the source's row before decoding: `digest` still agrees when a file was stored in another format, `source`
+when a library decodes it to other pixels. Of a row of a table, `digest` is of its group if the source has groups, else
+of its key or its features; `key` is of its key, if rows have keys, and `source` is of its features. Two rows are the
+same when one of these digests agrees. So all rows of a group count as the same; a changed row is found by its key, and
+a row that got a key later by its features. A digest here is the first 8 bytes of a sha256.
 """
 
 from collections.abc import Iterator

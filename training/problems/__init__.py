@@ -24,6 +24,18 @@ def problem_named(name: ProblemName) -> "Problem":
     return cast("Problem", part_named(PROBLEMS, name)())
 
 
+def problem_at(name: ProblemName, own: float | None, champion: float | None = None) -> "Problem":
+    """The problem with this name, for the scores of a model with the threshold `own`; None: it has none.
+
+    `champion` is the threshold of the champion that it is compared with. See :mod:`training.problems.thresholds`.
+    """
+    if own is None and champion is None:
+        return problem_named(name)
+    from training.problems.classification import WithThresholds
+
+    return WithThresholds(own_threshold=own, champion_threshold=champion)
+
+
 def problem_of(score: "Score") -> "Problem":
     """The problem that these scores belong to."""
     return problem_named(score.problem)

@@ -1,6 +1,6 @@
 """Classification: predict a class. The scores are computed in :mod:`training.problems.probabilities`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -8,17 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from training.percentages import percent_text, share_text
+from training.problems.base import Baseline
 from training.problems.objectives.classification import ClassificationObjective
 from training.problems.probabilities import (
     ClassificationScore,
     Labels,
     Probabilities,
+    Weights,
     aligned,
     paired,
     score,
     worst_mistakes,
 )
 from training.problems.shared import SharedMethods
+from training.problems.thresholds import predicted_classes
 from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
 
 
@@ -41,6 +44,11 @@ class Classification(ClassificationObjective, SharedMethods):
         "calibration_error",
     )
 
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """Thresholds of the scored model and of the champion it is compared with; see :class:`WithThresholds`."""
+        return None, None
+
     def prediction_shape(self, version: DatasetVersion) -> tuple[int, ...]:
         """One probability for each class."""
         return (len(version.classes),)
@@ -53,9 +61,27 @@ class Classification(ClassificationObjective, SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> ClassificationScore:
         """See :func:`score`."""
-        return score(targets, predictions, version.classes, confidence, latency_ms, rows_per_s)
+        return score(
+            targets,
+            predictions,
+            version.classes,
+            confidence,
+            latency_ms,
+            rows_per_s,
+            weights,
+            self.thresholds[0],
+        )
+
+    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
+        """Each class with its share of the training rows as probability: the commonest class is always the answer."""
+        del train_targets
+        counts = np.array(version.label_counts["train"], np.float64)
+        shares = (counts / counts.sum()).astype(np.float32)
+        words = f"always answering {version.classes[int(shares.argmax())]!r}"
+        return Baseline(np.tile(shares, (rows, 1)), words)
 
     def aligned(
         self, predictions: Probabilities, classes: tuple[str, ...], version: DatasetVersion
@@ -66,7 +92,7 @@ class Classification(ClassificationObjective, SharedMethods):
     def row_columns(self, targets: Labels, predictions: Probabilities) -> dict[str, npt.NDArray[Any]]:
         """The predicted class of each row, and the probability of its true class."""
         truth = predictions[np.arange(len(targets)), targets]
-        return {"": predictions.argmax(axis=1), "_probability": truth}
+        return {"": predicted_classes(predictions, self.thresholds[0]), "_probability": truth}
 
     def findings(
         self,
@@ -76,8 +102,9 @@ class Classification(ClassificationObjective, SharedMethods):
         version: DatasetVersion,
     ) -> dict[str, Any]:
         """Rows by which model predicted the right class, and the candidate's worst mistakes."""
-        counts = dict(paired(targets, candidate, champion))
-        return counts | {"mistakes": worst_mistakes(targets, candidate, version.classes)}
+        counts = dict(paired(targets, candidate, champion, self.thresholds))
+        threshold = self.thresholds[0]
+        return counts | {"mistakes": worst_mistakes(targets, candidate, version.classes, threshold=threshold)}
 
     def contradiction(self, evaluation: Evaluation) -> str | None:
         """The counts of rows and of classes have to add up."""
@@ -166,9 +193,26 @@ class Classification(ClassificationObjective, SharedMethods):
     ) -> dict[str, tuple[float, float]]:
         """The accuracy, and the rows that only one of the models got right."""
         right = columns["candidate"] == targets
-        pairs = {"accuracy": (self.own(evaluation.candidate).accuracy, float(right.mean()))}
+        accuracy = float(np.average(right, weights=columns.get("weight")))
+        pairs = {"accuracy": (self.own(evaluation.candidate).accuracy, accuracy)}
         if "champion" in columns:
             theirs = columns["champion"] == targets
             pairs["only candidate right"] = (evaluation.only_candidate_right, int((right & ~theirs).sum()))
             pairs["only champion right"] = (evaluation.only_champion_right, int((theirs & ~right).sum()))
         return pairs
+
+
+@dataclass(frozen=True)
+class WithThresholds(Classification):
+    """The classification of models with thresholds (:mod:`training.problems.thresholds`).
+
+    `own_threshold` is that of the scored model or candidate, `champion_threshold` that of its champion.
+    """
+
+    own_threshold: float | None = None
+    champion_threshold: float | None = None
+
+    @property
+    def thresholds(self) -> tuple[float | None, float | None]:
+        """See :class:`Classification`."""
+        return self.own_threshold, self.champion_threshold

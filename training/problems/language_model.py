@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.problems.base import Predictions
+from training.problems.base import Predictions, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.objectives.language_model import LanguageModelObjective, most_rows
 from training.problems.shared import SharedMethods
@@ -80,9 +80,10 @@ class LanguageModel(LanguageModelObjective, SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> LanguageModelScore:
         """See :func:`score`."""
-        del version
+        del version, weights
         return score(targets, predictions, confidence, latency_ms, rows_per_s)
 
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:

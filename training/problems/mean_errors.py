@@ -4,14 +4,14 @@ A problem of this kind can be a single file: :class:`MeanErrorMethods` and the m
 have what the problem does not define itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.problems.base import Predictions, Targets
+from training.problems.base import Baseline, Predictions, Targets, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
@@ -65,6 +65,7 @@ class MeanErrorMethods(SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> Score:
         """All scores of one model; `low` and `high` are :func:`mean_interval` of the rows' errors.
 
@@ -72,7 +73,7 @@ class MeanErrorMethods(SharedMethods):
 
         Raises the errors of :func:`check_numbers`.
         """
-        del version
+        del version, weights
         check_numbers(targets, predictions)
         low, mean, high = mean_error(self.row_errors(targets, predictions.astype(np.float64)), confidence)
         constant = float(self.row_errors(targets, np.full(len(targets), np.median(targets))).mean())
@@ -87,6 +88,14 @@ class MeanErrorMethods(SharedMethods):
             "rows_per_s": rows_per_s,
         }
         return self.score_record.model_validate(values)
+
+    def baseline(
+        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+    ) -> Baseline | None:
+        """The median of the targets of the training rows, for every row."""
+        del version
+        median = float(np.median(train_targets()))
+        return Baseline(np.full(rows, median, np.float32), f"always answering the median {median:.4g}")
 
     def row_columns(self, targets: Targets, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""

@@ -2,7 +2,8 @@
 
 Throughout, `labels` is int64 of shape (rows,), and `probabilities` is float32 of shape (rows, classes), each row of
 which is a distribution (softmax outputs, not logits). A row's predicted class is the class with the largest
-probability, and the first of these if several are equal.
+probability, and the first of these if several are equal, unless the model has a threshold
+(:mod:`training.problems.thresholds`).
 """
 
 import logging
@@ -15,10 +16,12 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import DataError, TrainingError
+from training.problems.thresholds import predicted_classes
 from training.records import Mistake, ProblemName, Record, Score
 
 Labels = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]
 
 log = logging.getLogger("evergreen.evaluate")
 
@@ -70,8 +73,14 @@ def score(
     confidence: float,
     latency_ms: float,
     images_per_s: float,
+    weights: Weights | None = None,
+    threshold: float | None = None,
 ) -> ClassificationScore:
     """All scores of one model; `low` and `high` are Wilson's interval for the accuracy at `confidence`.
+
+    With `weights` (rows,) of mean 1, all scores are weighted means, only the counts of rows are not. The interval is
+    then that of as many rows of equal weight as have the same variance, sum(w)^2 / sum(w^2): L. Kish, Survey Sampling
+    (1965), section 8.2.
 
     The precision, recall or F1 of a class is 0 where it is undefined, because the class has no test rows or is never
     predicted; `macro_f1` includes these zeros. `log_loss` is in nats.
@@ -82,18 +91,20 @@ def score(
     _check(labels, probabilities)
     if len(classes) != probabilities.shape[1]:
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
-    predicted = probabilities.argmax(axis=1)
-    right = int((predicted == labels).sum())
-    low, high = _wilson(right, len(labels), confidence)
-    by_class, confusion = _by_class(labels, predicted, classes)
+    predicted, likelier = predicted_classes(probabilities, threshold), predicted_classes(probabilities)
+    weights = np.ones(len(labels)) if weights is None else weights
+    accuracy = float((weights * (predicted == labels)).sum() / len(labels))
+    rows = float(weights.sum() ** 2 / np.square(weights).sum())
+    low, high = _wilson(min(accuracy, 1.0) * rows, rows, confidence)
+    by_class, confusion = _by_class(labels, predicted, classes, weights)
     return ClassificationScore(
-        accuracy=right / len(labels),
+        accuracy=min(accuracy, 1.0),
         low=low,
         high=high,
         confidence=confidence,
-        log_loss=_log_loss(labels, probabilities),
+        log_loss=_log_loss(labels, probabilities, weights),
         macro_f1=sum(class_score.f1 for class_score in by_class) / len(by_class),
-        calibration_error=_calibration_error(predicted == labels, probabilities.max(axis=1)),
+        calibration_error=_calibration_error(likelier == labels, probabilities.max(axis=1), weights),
         classes=by_class,
         confusion=confusion,
         latency_ms=latency_ms,
@@ -101,8 +112,15 @@ def score(
     )
 
 
-def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | None) -> Paired:
+def paired(
+    labels: Labels,
+    candidate: Probabilities,
+    champion: Probabilities | None,
+    thresholds: tuple[float | None, float | None] = (None, None),
+) -> Paired:
     """Count the rows that both, one or none of two models predict correctly, from their probabilities for these rows.
+
+    `thresholds` are those of candidate and champion (:mod:`training.problems.thresholds`).
 
     Raises :class:`TrainingError` and ValueError as :func:`score` does, and ValueError when the two models have
     different numbers of classes or rows.
@@ -115,7 +133,10 @@ def paired(labels: Labels, candidate: Probabilities, champion: Probabilities | N
             f"the candidate's probabilities are {candidate.shape}, the champion's {champion.shape}"
         )
     _check(labels, champion)
-    ours, theirs = candidate.argmax(axis=1) == labels, champion.argmax(axis=1) == labels
+    ours, theirs = (
+        predicted_classes(given, threshold) == labels
+        for given, threshold in zip((candidate, champion), thresholds, strict=True)
+    )
     count = candidate.shape[1]
     gained = np.bincount(labels[ours & ~theirs], minlength=count)
     lost = np.bincount(labels[theirs & ~ours], minlength=count)
@@ -155,15 +176,19 @@ def aligned(probabilities: Probabilities, names: tuple[str, ...], classes: tuple
 
 
 def worst_mistakes(
-    labels: Labels, probabilities: Probabilities, classes: Sequence[str], limit: int = 24
+    labels: Labels,
+    probabilities: Probabilities,
+    classes: Sequence[str],
+    limit: int = 24,
+    threshold: float | None = None,
 ) -> tuple[Mistake, ...]:
     """At most `limit` wrongly classified rows, by descending probability of the predicted class, then by row number.
 
     Raises :class:`TrainingError` and ValueError as :func:`score` does.
     """
     _check(labels, probabilities)
-    predicted = probabilities.argmax(axis=1)
-    given = probabilities.max(axis=1)
+    predicted = predicted_classes(probabilities, threshold)
+    given = probabilities[np.arange(len(labels)), predicted]
     wrong = np.flatnonzero(predicted != labels)
     wrong = wrong[np.argsort(-given[wrong], kind="stable")][:limit]
 
@@ -200,17 +225,22 @@ def _check_distributions(probabilities: Probabilities) -> None:
 
 
 def _by_class(
-    labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str]
+    labels: Labels, predicted: npt.NDArray[np.int64], classes: Sequence[str], weights: Weights
 ) -> tuple[tuple[ClassScore, ...], tuple[tuple[int, ...], ...]]:
     """Scores of each class, and the confusion matrix: rows are true classes, columns are predicted classes.
+
+    The scores are weighted, the matrix counts rows.
 
     Written in NumPy, because importing scikit-learn's metrics and scipy's statistics takes as long as a small
     evaluation.
     """
     count = len(classes)
-    confusion = np.bincount(labels * count + predicted, minlength=count * count).reshape(count, count)
-    hits, rows, guesses = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
-    columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), rows.tolist())
+    cells, size = labels * count + predicted, count * count
+    confusion = np.bincount(cells, minlength=size).reshape(count, count)
+    weighed: Weights = np.bincount(cells, weights, minlength=size).astype(np.float64).reshape(count, count)
+    hits, rows, guesses = weighed.diagonal(), weighed.sum(axis=1), weighed.sum(axis=0)
+    of_class = confusion.sum(axis=1).tolist()
+    columns = (_shares(hits, guesses), _shares(hits, rows), _shares(2 * hits, guesses + rows), of_class)
     scores = tuple(
         ClassScore(name=name, rows=total, precision=precision, recall=recall, f1=f1)
         for name, precision, recall, f1, total in zip(classes, *columns, strict=True)
@@ -218,13 +248,13 @@ def _by_class(
     return scores, tuple(tuple(row) for row in confusion.tolist())
 
 
-def _shares(parts: Labels, wholes: Labels) -> list[float]:
+def _shares(parts: Weights, wholes: Weights) -> list[float]:
     """`parts` / `wholes` by element, and 0 where `wholes` is 0."""
-    shares: list[float] = (parts / np.maximum(wholes, 1)).tolist()
+    shares: list[float] = (parts / np.where(wholes > 0, wholes, 1.0)).tolist()
     return shares
 
 
-def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
+def _wilson(right: float, rows: float, confidence: float) -> tuple[float, float]:
     """Wilson's score interval of a proportion.
 
     Equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872.
@@ -236,7 +266,7 @@ def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
     return (centre - reach if right else 0.0), (centre + reach if right < rows else 1.0)
 
 
-def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
+def _log_loss(labels: Labels, probabilities: Probabilities, weights: Weights) -> float:
     """Mean of -ln(probability of the true class), in nats, clipped at float32's epsilon as scikit-learn does.
 
     scikit-learn's `log_loss` builds a one-hot (rows, classes) matrix, which takes too much memory for a large test
@@ -244,15 +274,15 @@ def _log_loss(labels: Labels, probabilities: Probabilities) -> float:
     """
     truth = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     smallest = float(np.finfo(np.float32).eps)
-    return float(-np.log(np.clip(truth, smallest, 1 - smallest)).mean())
+    return float((weights * -np.log(np.clip(truth, smallest, 1 - smallest))).mean())
 
 
-def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32]) -> float:
+def _calibration_error(right: npt.NDArray[np.bool_], top: npt.NDArray[np.float32], weights: Weights) -> float:
     """Expected calibration error: the mean over rows of |accuracy - confidence| of the row's confidence bin.
 
     Equation 3 of C. Guo et al., "On Calibration of Modern Neural Networks", ICML 2017; bins are (low, high].
     """
     confidence = top.astype(np.float64)
     bins = np.clip(np.ceil(confidence * CALIBRATION_BINS) - 1, 0, CALIBRATION_BINS - 1).astype(np.int64)
-    gap = np.bincount(bins, weights=right - confidence)
+    gap = np.bincount(bins, weights=weights * (right - confidence))
     return float(np.abs(gap).sum() / len(right))

@@ -5,7 +5,7 @@ the target. An error is a prediction minus its target.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.problems.base import Predictions
+from training.problems.base import Baseline, Predictions, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.objectives.regression import RegressionObjective
 from training.problems.predicted_numbers import WORST, check_numbers, largest_of
@@ -66,10 +66,18 @@ class Regression(RegressionObjective, SharedMethods):
         confidence: float,
         latency_ms: float,
         rows_per_s: float,
+        weights: Weights | None = None,
     ) -> RegressionScore:
         """See :func:`score`."""
         del version
-        return score(targets, predictions, confidence, latency_ms, rows_per_s)
+        return score(targets, predictions, confidence, latency_ms, rows_per_s, weights)
+
+    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Numbers], rows: int) -> Baseline:
+        """The mean of the targets of the training rows, for every row."""
+        del train_targets
+        assert version.table is not None  # it has the target
+        mean = version.table.target_mean
+        return Baseline(np.full(rows, mean, np.float32), f"always answering the mean {shown(mean)}")
 
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""
@@ -154,21 +162,29 @@ class Regression(RegressionObjective, SharedMethods):
         self, targets: Numbers, columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
     ) -> dict[str, tuple[float, float]]:
         """RMSE, mean absolute error and R² of the candidate, and the champion's RMSE."""
-        ours, again = self.own(evaluation.candidate), _scores(targets, columns["candidate"])
+        weights = columns.get("weight")
+        ours, again = self.own(evaluation.candidate), _scores(targets, columns["candidate"], weights)
         pairs = {name: (getattr(ours, name), again[name]) for name in ("rmse", "mae", "r2")}
         if "champion" in columns and evaluation.champion is not None:
-            theirs = _scores(targets, columns["champion"])
+            theirs = _scores(targets, columns["champion"], weights)
             pairs["champion_rmse"] = (self.own(evaluation.champion).rmse, theirs["rmse"])
         return pairs
 
 
 def score(
-    targets: Numbers, predictions: Predictions, confidence: float, latency_ms: float, rows_per_s: float
+    targets: Numbers,
+    predictions: Predictions,
+    confidence: float,
+    latency_ms: float,
+    rows_per_s: float,
+    weights: Weights | None = None,
 ) -> RegressionScore:
     """All scores of one model; `low` and `high` are :func:`mean_interval` of the squared errors, as RMSE.
 
     The interval takes the rows as independent: for rows that depend on each other, such as those of one group of
     `Table(group=...)`, it is too narrow. It has no width if there is a single row.
+
+    With `weights` (rows,) of mean 1, means and the median are weighted ones.
 
     R² of targets that are all equal is 1 if each is predicted exactly, and 0 otherwise, as in scikit-learn's
     `r2_score`: the quotient is undefined then.
@@ -177,10 +193,10 @@ def score(
     impossible.
     """
     check_numbers(targets, predictions)
-    squared = np.square(_errors(targets, predictions))
+    squared = np.square(_errors(targets, predictions)) * (1.0 if weights is None else weights)
     low, high = mean_interval(squared, confidence)
     return RegressionScore(
-        **_scores(targets, predictions),
+        **_scores(targets, predictions, weights),
         low=math.sqrt(max(0.0, low)),
         high=math.sqrt(high),
         confidence=confidence,
@@ -205,18 +221,28 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def _scores(targets: Numbers, predictions: npt.NDArray[Any]) -> dict[str, float]:
+def _scores(targets: Numbers, predictions: npt.NDArray[Any], weights: Weights | None) -> dict[str, float]:
     """The scores without their interval, by field of :class:`RegressionScore`."""
-    errors = _errors(targets, predictions)
-    squared, spread = float(np.square(errors).sum()), float(np.square(targets - targets.mean()).sum())
+    errors, each = _errors(targets, predictions), np.ones(len(targets)) if weights is None else weights
+    squared = float((each * np.square(errors)).sum())
+    spread = float((each * np.square(targets - (each * targets).mean())).sum())
     constant = bool((targets == targets[0]).all())  # `spread` may differ from 0 by rounding then
     return {
         "rmse": math.sqrt(squared / len(targets)),
-        "mae": float(np.abs(errors).mean()),
+        "mae": float((each * np.abs(errors)).mean()),
         "r2": float(not squared) if constant else 1 - squared / spread,
-        "median_error": float(np.median(np.abs(errors))),
-        "bias": float(errors.mean()),
+        "median_error": _median(np.abs(errors), weights),
+        "bias": float((each * errors).mean()),
     }
+
+
+def _median(values: Numbers, weights: Weights | None) -> float:
+    """The median; with weights the least value up to which the values have half of all weight."""
+    if weights is None:
+        return float(np.median(values))
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
 
 
 def _errors(targets: Numbers, predictions: npt.NDArray[Any]) -> Numbers:

@@ -4,7 +4,11 @@ Each class here has the names and types of a section of settings; a test compare
 the section.
 """
 
+from collections.abc import Mapping
 from typing import Literal, TypedDict
+
+ThresholdArgument = float | Literal["f1", "balanced_accuracy"] | Mapping[str, float] | None
+ClassWeightsArgument = Literal["balanced"] | Mapping[str, float] | None
 
 
 class NetworkArguments(TypedDict, total=False):
@@ -16,6 +20,7 @@ class NetworkArguments(TypedDict, total=False):
     augment: bool
     select: Literal["best", "last"]
     deterministic: Literal["off", "warn", "refuse"]
+    threshold: ThresholdArgument
 
 
 class PrecisionArguments(NetworkArguments, total=False):
@@ -41,6 +46,7 @@ class OwnLoopArguments(GradientArguments, total=False):
     schedule: Literal["constant", "cosine", "one_cycle", "step"]
     warmup_share: float
     label_smoothing: float
+    class_weights: ClassWeightsArgument
 
 
 class BoostingArguments(TypedDict, total=False):
@@ -50,3 +56,5 @@ class BoostingArguments(TypedDict, total=False):
     select: Literal["best", "last"]
     early_stopping_rounds: int | None
     learning_rate: float
+    threshold: ThresholdArgument
+    class_weights: ClassWeightsArgument

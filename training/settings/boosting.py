@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from training.settings.sections import TrainerSettings
+from training.settings.sections import THRESHOLD, Threshold, WeighingSettings
 
 if TYPE_CHECKING:
     from training.settings.schema import Settings
 
 
-class BoostingSettings(TrainerSettings):
+class BoostingSettings(WeighingSettings):
     """The section `training` of a trainer of boosted trees; a field `trainer` of the subclass names the trainer."""
 
     FORM: ClassVar[Mapping[str, str | None]] = {"epochs": "training.rounds", "batch_size": None}
@@ -23,6 +23,8 @@ class BoostingSettings(TrainerSettings):
     early_stopping_rounds: PositiveInt | None = Field(
         None, description="Rounds without a lower validation loss after which training ends; none: never"
     )
+
+    threshold: Threshold = Field(None, description=THRESHOLD)
 
     @property
     def total_epochs(self) -> int:

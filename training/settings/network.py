@@ -4,7 +4,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings
+from training.settings.sections import (
+    THRESHOLD,
+    NonNegativeFloat,
+    PositiveFloat,
+    Share,
+    Threshold,
+    TrainerSettings,
+    WeighingSettings,
+)
 
 
 class NetworkSettings(TrainerSettings):
@@ -22,6 +30,7 @@ class NetworkSettings(TrainerSettings):
     deterministic: Literal["off", "warn", "refuse"] = Field(
         "warn", description="Use deterministic kernels; where one is missing, warn and continue, or refuse"
     )
+    threshold: Threshold = Field(None, description=THRESHOLD)
 
     @property
     def total_epochs(self) -> int:
@@ -76,7 +85,7 @@ class GradientSettings(PrecisionSettings):
     clip_norm: PositiveFloat | None = Field(None, description="Scale gradients down to this total norm")
 
 
-class OwnLoopSettings(GradientSettings):
+class OwnLoopSettings(WeighingSettings, GradientSettings):
     """The section of a trainer that uses Evergreen's own loop: optimizer, schedule, passes of a step."""
 
     accumulation_steps: PositiveInt = Field(

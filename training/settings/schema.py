@@ -210,6 +210,11 @@ class GateSettings(Section):
         description="Accuracy (R² for a regression, 1 / perplexity for a language model, 1 - noise error for a "
         "diffusion model) that every candidate must reach",
     )
+    baseline: bool = Field(
+        True,
+        description="A first champion must be shown to be better than a model that has learned nothing, such as one "
+        "that always answers the commonest class",
+    )
     policy: Literal["better", "not_worse"] = Field(
         "better",
         description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "

@@ -1,11 +1,12 @@
 """What sections of the settings tree have in common, and the interface of the section of a trainer."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 if TYPE_CHECKING:
     from training.settings.schema import Settings
@@ -45,6 +46,35 @@ class TrainerWords:
     kept: str
     section: str
     gain: str = ""
+
+
+def _pairs(value: object) -> object:
+    """Weights by class as sorted pairs; a setting that is a mapping would be taken for a section."""
+    if value == "none":
+        return None
+    if not isinstance(value, Mapping):
+        return value
+    for name, weight in value.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise ValueError(f"class {name!r} needs a finite weight above 0, got {weight!r}")
+    return tuple(sorted((str(name), float(weight)) for name, weight in value.items()))
+
+
+ClassWeights = Annotated[Literal["balanced"] | tuple[tuple[str, float], ...] | None, BeforeValidator(_pairs)]
+
+
+Threshold = Annotated[
+    Annotated[float, Field(gt=0, lt=1)]
+    | Literal["f1", "balanced_accuracy"]
+    | tuple[tuple[str, float], ...]
+    | None,
+    BeforeValidator(_pairs),
+]
+THRESHOLD = (
+    "Probability of the second of two classes from which it is the answer: a number, or the best on the validation "
+    "rows by f1 (of the rarer class), by balanced_accuracy, or by the cost of a mistake on a row of each class, as "
+    '{"ill": 10, "well": 1}; none: the likelier class'
+)
 
 
 class TrainerSettings(Section):
@@ -141,3 +171,13 @@ class TrainerSettings(Section):
 
     def check(self, settings: "Settings") -> None:
         """Raise ValueError for settings that contradict this section, or that the trainer does not support."""
+
+
+class WeighingSettings(TrainerSettings):
+    """The section of a trainer whose loss takes weights of rows (:mod:`training.trainers.row_weights`)."""
+
+    class_weights: ClassWeights = Field(
+        None,
+        description="Weights of the classes in the loss: balanced (rows / (classes x rows of the class)), or a weight "
+        'by class, such as {"ill": 5}, where other classes have 1; none: 1 for each class',
+    )

@@ -21,7 +21,7 @@ from training.settings.schema import ScalingSettings, Settings
 from training.storage.paths import TRAINED, RunPaths
 from training.storage.record_files import find_record, set_aside
 from training.supervision.supervise import train_until_done
-from training.trainers.base import trainer_named
+from training.trainers.base import check_dataset, trainer_named
 from training.trainers.ranks import Ranks, process_settings_kept
 
 log = logging.getLogger("evergreen.launch")
@@ -136,7 +136,7 @@ def make_job(
     Raises :class:`SettingError` when settings need GPUs that are missing, and :class:`TransientError` when a resumed
     run began on GPUs that are missing now.
     """
-    trainer_named(settings.trainer).check_dataset(settings, version)
+    check_dataset(settings, version)
     _warn_about_memory(settings, version)
     use_gpu = _device_of_run(paths, settings, _choose_gpu(settings))
     if not use_gpu and settings.uses_float16:

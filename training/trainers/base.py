@@ -102,6 +102,20 @@ def trainer_module(name: TrainerName) -> str:
     return trainer_part(name, "trainer")
 
 
+def check_dataset(settings: "Settings", version: DatasetVersion) -> None:
+    """Raise :class:`training.errors.SettingError` if the trainer of these settings can't learn from a dataset version.
+
+    See :meth:`Trainer.check_dataset`. Also refuses weights of rows that the trainer would ignore, and a
+    threshold of other than two classes.
+    """
+    from training.problems.thresholds import check_threshold
+    from training.trainers.row_weights import check_weights
+
+    trainer_named(settings.trainer).check_dataset(settings, version)
+    check_weights(settings, version)
+    check_threshold(settings, version)
+
+
 def trainer_named(name: TrainerName) -> Trainer:
     """The module of a trainer; `name` is that of a section of settings."""
     return cast(Trainer, import_module(trainer_module(name)))

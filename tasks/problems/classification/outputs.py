@@ -10,6 +10,7 @@ import pyarrow as pa
 from tasks.model_formats.base import Registered
 from training.errors import SettingError
 from training.problems.base import Predictions
+from training.problems.thresholds import predicted_classes
 
 CLASSES_KEY = b"evergreen.classes"
 
@@ -19,8 +20,8 @@ class ClassOutputs:
 
     value = "probability"
 
-    def __init__(self, classes: tuple[str, ...]) -> None:
-        self.classes = classes
+    def __init__(self, classes: tuple[str, ...], threshold: float | None = None) -> None:
+        self.classes, self._threshold = classes, threshold
 
     @property
     def row_bytes(self) -> int:
@@ -34,7 +35,7 @@ class ClassOutputs:
 
     def columns(self, predictions: Predictions) -> dict[str, pa.Array]:
         """`class`, `probability` and `probabilities`."""
-        best = predictions.argmax(axis=1)
+        best = predicted_classes(predictions, self._threshold)
         flat = pa.array(np.ascontiguousarray(predictions, np.float32).ravel())
         return {
             "class": pa.array(self.classes, pa.string()).take(pa.array(best)),
@@ -44,19 +45,20 @@ class ClassOutputs:
 
     def totals(self) -> "ClassTotals":
         """New counters of the rows of each predicted class."""
-        return ClassTotals(self.classes)
+        return ClassTotals(self.classes, self._threshold)
 
 
 class ClassTotals:
     """Counts the rows of each predicted class."""
 
-    def __init__(self, classes: tuple[str, ...]) -> None:
-        self._classes = classes
+    def __init__(self, classes: tuple[str, ...], threshold: float | None = None) -> None:
+        self._classes, self._threshold = classes, threshold
         self._counts: npt.NDArray[np.int64] = np.zeros(len(classes), np.int64)
 
     def add(self, predictions: Predictions) -> None:
         """Count further rows."""
-        self._counts += np.bincount(predictions.argmax(axis=1), minlength=len(self._classes))
+        predicted = predicted_classes(predictions, self._threshold)
+        self._counts += np.bincount(predicted, minlength=len(self._classes))
 
     def summary(self) -> dict[str, Any]:
         """The field `counts`."""
@@ -65,7 +67,7 @@ class ClassTotals:
 
 def outputs(registered: Registered, name: str) -> ClassOutputs:
     """See :class:`tasks.inference.outputs.OutputsOfProblem`. Raises the errors of :func:`classes_of`."""
-    return ClassOutputs(classes_of(registered, name))
+    return ClassOutputs(classes_of(registered, name), registered.threshold)
 
 
 def classes_of(registered: Registered, name: str) -> tuple[str, ...]:

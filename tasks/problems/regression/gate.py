@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks.gate.outcomes import Compared, Side, digest_of_rows, sign_flip_test, statistic_of, with_p
+from tasks.gate.outcomes import (
+    Compared,
+    Side,
+    digest_of_rows,
+    sign_flip_test,
+    statistic_of,
+    weights_of,
+    with_p,
+)
 from tasks.gate.signs import Differences, Digests
 from tasks.problems.regression.measures import SquaredError
 from training.problems.skewed_means import skewness_corrected
@@ -22,6 +30,8 @@ _LEAST_P, _MOST_P = 1e-300, 1 - 1e-15  # p-values with a finite z, as every numb
 class NumberOutcomes:
     """Rows of a regression: digest, target, and the squared error of each model, in the target's unit squared.
 
+    With `weights`, the errors are multiplied by these already.
+
     Another problem may give other errors that are at least 0, with the name of their `measure`.
 
     Rows with the same digest are compared as one row, by the sum of their differences, because they may depend on
@@ -33,13 +43,14 @@ class NumberOutcomes:
     candidate_error: Differences
     reference_error: Differences
     measure: str = "squared_error"
+    weights: Differences | None = None
 
     def __len__(self) -> int:
         return len(self.digests)
 
     def rows_digest(self) -> str:
         """See :class:`tasks.gate.outcomes.Outcomes`."""
-        return digest_of_rows(self.digests, self.labels)
+        return digest_of_rows(self.digests, self.labels, self.weights)
 
     def compared(self, question: Question, margin: float) -> Compared:
         """Compare squared errors; "not_worse" allows a mean squared error up to (1 + `margin`) times the reference's.
@@ -72,9 +83,10 @@ class NumberOutcomes:
 
 def outcomes(rows: pa.Table, reference: Side) -> NumberOutcomes:
     """See :class:`tasks.gate.outcomes.GateOfProblem`."""
-    labels = rows["label"].to_numpy()
-    ours, theirs = (np.square(rows[name].to_numpy() - labels) for name in ("candidate", reference))
-    return NumberOutcomes(rows["digest"].to_numpy().astype(np.uint64), labels, ours, theirs)
+    labels, weights = rows["label"].to_numpy(), weights_of(rows)
+    each = 1.0 if weights is None else weights
+    ours, theirs = (each * np.square(rows[name].to_numpy() - labels) for name in ("candidate", reference))
+    return NumberOutcomes(rows["digest"].to_numpy().astype(np.uint64), labels, ours, theirs, weights=weights)
 
 
 def further_rules(evaluation: Evaluation, settings: GateSettings) -> tuple[Rule, ...]:

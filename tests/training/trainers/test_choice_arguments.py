@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -55,6 +55,10 @@ def test_the_arguments_are_the_fields_of_the_section(name: str) -> None:
         for field, described in section.model_fields.items()
         if field not in {"trainer", *taken}
     }
+    if "class_weights" in fields:
+        fields |= {"class_weights": Literal["balanced"] | Mapping[str, float] | None}
+    if "threshold" in fields:
+        fields |= {"threshold": float | Literal["f1", "balanced_accuracy"] | Mapping[str, float] | None}
     if "freeze" in fields:  # the section converts what a recipe may write
         fields |= {"freeze": Sequence[str], "init_from": str | Path | None}
     assert {field: plain(hint) for field, hint in get_type_hints(arguments).items()} == fields

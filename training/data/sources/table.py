@@ -26,7 +26,7 @@ class Table:
     """A CSV or Parquet file, or a folder of such files, flat or in `train/` and `test/` (and optionally `val/`).
 
     `path` is relative to the recipe file's folder. `target` names the column to predict. Every other column is a
-    feature, except those in `drop` and those of `key`, `split`, `group` and `time`.
+    feature, except those in `drop` and those of `key`, `split`, `group`, `time` and `weight`.
 
     `key` names the column, or the list of columns, that identifies a row, such as a customer's number. A row is found
     again by its key when its other columns change, so it stays in its split; no two rows may have the same key, and
@@ -47,6 +47,9 @@ class Table:
     equal times stay together. Beside `time`, `split` or folders for the splits, `group` keeps only the validation rows
     of one value together.
 
+    `weight` names a column of finite numbers of at least 0, not an input: how much a row counts in the training's loss,
+    in the scores and in the gate's comparison. Only the proportions of weights matter.
+
     Rows are numbered from 1 in each file; the header of a CSV file and empty lines are not counted.
 
     Raises :class:`SettingError` for options that contradict each other.
@@ -61,6 +64,7 @@ class Table:
     time: str | None = None
     test_share: float = 0.2
     key: str | Sequence[str] = ()
+    weight: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.drop, str) or self.drop is None:
@@ -88,10 +92,13 @@ class Table:
     def _check_roles(self) -> None:
         if self.split is not None and self.time is not None:
             raise SettingError("Table: split= and time= both divide the rows; give one of them")
-        roles = [name for name in (self.target, self.split, self.group, self.time) if name is not None]
+        uses = (self.target, self.split, self.group, self.time, self.weight)
+        roles = [name for name in uses if name is not None]
         for name in roles:
             if roles.count(name) > 1:
-                raise SettingError(f"Table: column {name!r} has two uses among target, split, group and time")
+                raise SettingError(
+                    f"Table: column {name!r} has two uses among target, split, group, time and weight"
+                )
         for name in (*roles, *self.key):
             if name in self.drop:
                 raise SettingError(f"Table(drop=...): column {name!r} is in use; take it out of drop")
@@ -141,6 +148,8 @@ class Table:
         """The options that decide about the content of the rows, as JSON."""
         chosen = {name: value for name, value in vars(self).items() if name not in ("path", "test_share")}
         chosen["key"], chosen["drop"] = list(self.key), sorted(self.drop)
+        if self.weight is None:
+            del chosen["weight"]
         return chosen | ({"test_share": self.test_share} if self.time is not None else {})
 
     def _find(self, root: Path) -> list[tuple[str, Path]]:

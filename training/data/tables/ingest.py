@@ -20,7 +20,7 @@ from training.data.tables.encoding import encoded_values, nearest, wrong_value
 from training.data.tables.keys import KEY, SeenKeys, key_columns
 from training.data.tables.reading import Block, blocks, column_types
 from training.data.tables.recognition import Column
-from training.data.tables.typed_copy import GROUP, Notes, group_digests, write_copy
+from training.data.tables.typed_copy import GROUP, WEIGHT, Notes, group_digests, write_copy
 from training.data.tables.values import FEATURE, kind_of, plain, typed
 from training.errors import DataError
 from training.records import ColumnKind
@@ -41,10 +41,12 @@ class Options:
     time: str | None = None
     test_share: float = 0.2
     key: tuple[str, ...] = ()
+    weight: str | None = None
 
     def named(self) -> dict[str, list[str]]:
         """Names of columns by the option of `Table` that gives them."""
-        single = {"target": self.target, "split": self.split, "group": self.group, "time": self.time}
+        names = ("target", "split", "group", "time", "weight")
+        single: dict[str, str | None] = {name: getattr(self, name) for name in names}
         several = {"key": list(self.key), "drop": list(self.drop), "types": list(self.types)}
         return {option: [name] for option, name in single.items() if name is not None} | several
 
@@ -74,7 +76,8 @@ def ingest(
     types = {file: column_types(file) for _, file in files}
     names = _agreed_names(types, options)
     _check_named(files[0][1], names, options)
-    used = {options.target, options.split, options.group, options.time, *options.key, *options.drop}
+    single = (options.target, options.split, options.group, options.time, options.weight)
+    used = {*single, *options.key, *options.drop}
     features = tuple(name for name in names if name not in used)
     if not features:
         raise DataError(
@@ -94,6 +97,7 @@ def ingest(
         label=kinds[options.target],
         columns={name: kinds[name] for name in features},
         key=options.key,
+        weight=options.weight,
         rows={},
         sha256={},
         newest=newest,
@@ -136,6 +140,8 @@ def _kinds(
         name: "category" for name in (options.split, options.group) if name is not None
     }
     kinds |= options.types
+    if options.weight is not None:
+        kinds[options.weight] = "number"
     wanted = [name for name in (*features, options.target, options.time) if name is not None]
     unknown = []
     for name in wanted:
@@ -250,6 +256,8 @@ def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str =
     if wrong.any():
         row = int(np.argmax(wrong))
         remedy = " Correct it or leave it empty, or declare another type with types=."
+        if needed == "weight":
+            remedy = f" weight={name!r} needs a number of at least 0."
         raise DataError(
             f"{file} row {block.first + row}: {wrong_value(name, values[row].as_py(), kind)}{remedy}"
         )
@@ -261,10 +269,24 @@ def _values(file: Path, block: Block, name: str, kind: ColumnKind, needed: str =
     return made
 
 
+def _weights(file: Path, block: Block, name: str) -> pa.Array:
+    """The weights of a block's rows. Raises :class:`DataError` for one that is missing or negative."""
+    values = _values(file, block, name, "number", needed="weight").cast(pa.float64())
+    numbers = values.to_numpy(zero_copy_only=False)
+    if (numbers < 0).any():
+        row = int(np.argmax(numbers < 0))
+        raise DataError(
+            f"{file} row {block.first + row}: column {name!r} is {numbers[row]:g}; weight={name!r} needs a number of "
+            "at least 0; a row of weight 0 does not count."
+        )
+    return values
+
+
 def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Batches of the typed copy, each with the split of its rows."""
     options = plan.options
-    extra = [name for name in (options.split, options.group, options.time, *options.key) if name is not None]
+    others = (options.split, options.group, options.time, options.weight, *options.key)
+    extra = [name for name in others if name is not None]
     seen = SeenKeys(options.key)
     for number, (split, file) in enumerate(plan.files):
         for block in blocks(file, list(dict.fromkeys([*plan.features, options.target, *extra]))):
@@ -279,6 +301,8 @@ def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
             if options.key:
                 columns |= key_columns(file, block, options.key)
                 seen.add(file, block, columns[KEY])
+            if options.weight is not None:
+                columns[WEIGHT] = _weights(file, block, options.weight)
             rows = len(columns[_LABEL])
             columns["file"] = pa.array(np.full(rows, number, np.int32))
             columns["row"] = pa.array(np.arange(block.first, block.first + rows, dtype=np.int64))

@@ -26,7 +26,7 @@ def key_columns(file: Path, block: Block, names: Sequence[str]) -> dict[str, pa.
 
     Raises :class:`DataError` that names file and row for a key with a missing value.
     """
-    values = [_as_text(block.rows[name]) for name in names]
+    values = [as_key(block.rows[name]) for name in names]
     for name, column in zip(names, values, strict=True):
         if column.null_count:
             row = block.first + int(np.argmax(np.asarray(column.is_null())))
@@ -52,7 +52,8 @@ def key_words(names: Sequence[str], texts: Sequence[str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in zip(names, texts, strict=True))
 
 
-def _as_text(values: pa.Array) -> pa.Array:
+def as_key(values: pa.Array) -> pa.Array:
+    """A column of a key as text; null for a missing value."""
     array = plain(values)
     return array.cast(pa.string()) if pa.types.is_integer(array.type) else as_text(array)
 
@@ -109,4 +110,4 @@ def _texts(file: Path, row: int, names: Sequence[str]) -> Iterator[list[str]]:
     """The key of one row, as texts, read again from its file."""
     for block in blocks(file, names):
         if block.first <= row < block.first + block.rows.num_rows:
-            yield [_as_text(block.rows[name])[row - block.first].as_py() for name in names]
+            yield [as_key(block.rows[name])[row - block.first].as_py() for name in names]

@@ -62,11 +62,14 @@ def make_table_version(
     check_bad_rows(outcomes, settings.max_dropped_share, listing)
     parts = _part_files(outcomes)
     _check_splits(parts, files.origin)
+    _check_weights(outcomes, notes.weight, files.origin)
     schema = table_schema(
         staging, parts["train"], notes.target, plans[0].features, with_target=classes is None
     )
     if function is not None:
         schema = schema.model_copy(update={"given": notes.columns})
+    if notes.weight is not None:
+        schema = schema.model_copy(update={"weight": notes.weight})
     schema = with_warnings(schema, suspicions(staging, parts, schema, len(classes or ())), files.origin)
     return DatasetVersion(
         name=name,
@@ -130,6 +133,7 @@ def _plans(
             marked=VALIDATION in used_splits(files, settings),
             made=made,
             keyed=bool(notes.key),
+            weight=notes.weight,
         )
         for index, shard in enumerate(raw)
     ]
@@ -147,6 +151,15 @@ def _check_splits(parts: dict[Split, tuple[PartFile, ...]], origin: str) -> None
             raise DataError(
                 f"{origin}: no {split} rows. Add rows, or change data.test_share, data.max_train_rows or "
                 "data.max_test_rows."
+            )
+
+
+def _check_weights(outcomes: Sequence[TableOutcome], weight: str | None, origin: str) -> None:
+    for split in SPLITS:
+        if weight is not None and not any(outcome.weights[split] for outcome in outcomes):
+            raise DataError(
+                f"{origin}: column {weight!r}, the weight, is 0 in all {split} rows, so none of them counts. Give "
+                f"some rows a weight above 0, or leave out weight={weight!r}."
             )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import Field
 
 from training.data.images.decoding import binary_to_numpy
 from training.data.preparation.row_function import RowFunction
@@ -19,7 +20,7 @@ from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.tables.changed_features import changed_features
 from training.data.tables.keys import KEY
-from training.data.tables.typed_copy import GROUP
+from training.data.tables.typed_copy import GROUP, WEIGHT
 from training.data.tables.values import FEATURE, TYPES, as_text
 from training.records import ColumnKind, PartFile, Record, Split
 from training.storage.files import digest_file
@@ -32,9 +33,9 @@ _NO_TIME = np.int64(np.iinfo(np.int64).min)
 class TablePlan(Record):
     """The input of one transform task. `classes` is None for a regression.
 
-    `columns` are the features of the source, and `made` the features that the recipe's `transform_rows` computes from
-    them; None without the function. `marked`: part files have the column `validation`. `keyed`: they have the column
-    `key`.
+    `columns` are the features of the source, `weight` its column of weights (None without), and `made` the features
+    that the recipe's `transform_rows` computes from the columns; None without the function. `marked`: part files have
+    the column `validation`. `keyed`: they have the column `key`.
     """
 
     raw: str
@@ -47,6 +48,7 @@ class TablePlan(Record):
     marked: bool
     made: dict[str, ColumnKind] | None = None
     keyed: bool = False
+    weight: str | None = None
 
     @property
     def batch_rows(self) -> int:
@@ -63,7 +65,7 @@ class TableOutcome(Record):
     """The part files of one transform task; `bad` has location and reason for each row that can't be used.
 
     `parts` has no entry for a split without rows. `label_counts[split][k]` counts the rows of class number k, and
-    `validation` counts the rows that are marked for validation.
+    `validation` counts the rows that are marked for validation, and `weights` has the sum of the rows' weights.
     """
 
     index: int
@@ -71,6 +73,7 @@ class TableOutcome(Record):
     label_counts: dict[Split, tuple[int, ...]]
     bad: tuple[str, ...]
     validation: int = 0
+    weights: dict[Split, float] = Field({}, description="sum of the rows' weights")
 
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
@@ -88,7 +91,8 @@ def table_part_schema(plan: TablePlan) -> pa.Schema:
     ]
     keys = [pa.field(KEY, pa.binary(16), nullable=False)] if plan.keyed else []
     marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
-    return pa.schema([*features, *own, *keys, *marks])
+    weights = [pa.field(WEIGHT, pa.float64(), nullable=False)] if plan.weight is not None else []
+    return pa.schema([*features, *own, *keys, *marks, *weights])
 
 
 def transform_table_shard(
@@ -105,7 +109,7 @@ def transform_table_shard(
     paths = {split: folder / split / f"part-{plan.index:05d}.parquet" for split in SPLITS}
     writers = {split: _open_writer(path, schema) for split, path in paths.items()}
     bad: list[str] = []
-    validation = 0
+    validation, weights = 0, dict.fromkeys(SPLITS, 0.0)
     try:
         for number, rows in enumerate(batches):
             table, wrong = _checked(rows, plan, schema, function, again=number == 0)
@@ -117,6 +121,8 @@ def transform_table_shard(
                 if classes:
                     counts[split] += np.bincount(part["label"].to_numpy(), minlength=len(classes))
                 validation += int(pc.sum(part["validation"], min_count=0).as_py()) if plan.marked else 0
+                if plan.weight is not None:
+                    weights[split] += float(part[WEIGHT].to_numpy().sum())
     finally:
         for writer in writers.values():
             writer.close()
@@ -126,6 +132,7 @@ def transform_table_shard(
         label_counts={split: tuple(map(int, count)) for split, count in counts.items()},
         bad=tuple(bad),
         validation=validation,
+        weights=weights if plan.weight is not None else {},
     )
 
 
@@ -146,6 +153,8 @@ def _checked(
     }
     if plan.keyed:
         columns[KEY] = good[KEY]
+    if plan.weight is not None:
+        columns[WEIGHT] = good[WEIGHT]
     if plan.marked:
         is_marked = bool(rows.num_rows) and rows["split"][0].as_py() == VALIDATION
         columns["validation"] = pa.array(np.full(good.num_rows, is_marked))

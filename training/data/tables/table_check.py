@@ -71,7 +71,7 @@ def check_rows(
                     "both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
                 )
     columns = tuple(TableColumn(name=name, kind=kind) for name, kind in notes.columns.items())
-    return TableSchema(target=notes.target, columns=columns)
+    return TableSchema(target=notes.target, columns=columns, weight=notes.weight)
 
 
 def _selected(files: SourceFiles, settings: DataSettings) -> tuple[dict[str, list[int]], dict[str, pa.Array]]:

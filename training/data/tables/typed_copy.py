@@ -2,8 +2,8 @@
 
 The copy is a folder with one Parquet file for each split, or `rows.parquet` when the source has no splits, and
 `notes.json`. A row has its features as `feature.<name>`, its `label` (null if missing), the number of its source file
-and its row number there, the digest of its `group` if the source has groups, and digest and text of its `key` if rows
-have keys.
+and its row number there, and if the source has them, the digest of its `group`, digest and text of its `key`, and its
+`weight`.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from training.storage.record_files import DamagedError, read_record, record_text
 
 log = logging.getLogger("evergreen.sources")
 
-GROUP = "group"
+GROUP, WEIGHT = "group", "weight"
 _NOTES = "notes.json"
 _ALL = "rows"  # name of the file when the source has no splits
 _KEPT = 3  # copies; more than one, because a run may read a copy while another command writes a copy of newer files
@@ -43,7 +43,8 @@ _AGAIN = "Run the command again: the table is read again."
 class Notes(Record):
     """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file.
 
-    `newest` is the latest value of the column `time`, as a number, and `time` the kind of that column.
+    `weight` is the source's name of the column of weights; None without weights. `newest` is the latest value of the
+    column `time`, as a number, and `time` the kind of that column.
     """
 
     files: tuple[str, ...]
@@ -53,6 +54,7 @@ class Notes(Record):
     key: tuple[str, ...] = ()
     rows: dict[str, int]
     sha256: dict[str, str]
+    weight: str | None = None
     newest: float | None = None
     time: ColumnKind | None = None
 

@@ -7,12 +7,16 @@ import numpy as np
 from training.data.images.decoding import binary_to_numpy
 from training.data.manifest import read_parts
 from training.data.tables.encoding import encode
+from training.data.tables.typed_copy import WEIGHT
 from training.data.tables.values import FEATURE
 from training.records import DatasetVersion, Split
 
 
 def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
-    """Write `inputs.npy`, `targets.npy`, `digests.npy` and, if the rows are marked, `validation.npy` to `folder`."""
+    """Write `inputs.npy`, `targets.npy`, `digests.npy` to `folder`.
+
+    Also `validation.npy` if the rows are marked, and `weights.npy` if they have weights.
+    """
     schema = version.table
     assert schema is not None
     rows = version.rows(split)
@@ -20,7 +24,9 @@ def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
     digests, marks = np.empty(rows, np.uint64), np.empty(rows, np.bool_)
     marked = split == "train" and version.validation_rows is not None
     features = [f"{FEATURE}{column.name}" for column in schema.columns]
-    columns = [*features, "label", "digest", *(["validation"] if marked else [])]
+    weights = np.empty(rows if schema.weight is not None else 0, np.float64)
+    further = [*(["validation"] if marked else []), *([WEIGHT] if len(weights) else [])]
+    columns = [*features, "label", "digest", *further]
     start = 0
     # Written to a file, not to a memory map: on a full disk, a file write raises an error, but a write to mapped
     # memory kills the process.
@@ -34,8 +40,12 @@ def unpack_table(version: DatasetVersion, split: Split, folder: Path) -> None:
             digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
             if marked:
                 marks[start:stop] = table["validation"].to_numpy()
+            if len(weights):
+                weights[start:stop] = table[WEIGHT].to_numpy()
             start = stop
     np.save(folder / "targets.npy", targets)
     np.save(folder / "digests.npy", digests)
     if marked:
         np.save(folder / "validation.npy", marks)
+    if len(weights):
+        np.save(folder / "weights.npy", weights)

@@ -25,6 +25,8 @@ class Objective(Protocol):
     A trainer of networks uses the operations below. Another trainer knows `loss` and `metric` by their names, as
     `training/trainers/xgboost/objectives.py` does, and refuses an objective that it does not know.
 
+    An objective whose rows may have weights has the method :class:`WeighsRows`.
+
     An objective whose outputs need much memory may have a method `most_rows(version)`: the number of rows of a
     validation's forward pass.
     """
@@ -68,6 +70,39 @@ class Objective(Protocol):
 
     def reduced(self, total: float, rows: float) -> float:
         """The metric, from the sum over `rows` rows that :meth:`torch_sums` gave."""
+
+
+class WeighsRows(Protocol):
+    """What an objective has besides, if its rows may have weights."""
+
+    def torch_weighted_sums(
+        self,
+        output: "torch.Tensor",
+        targets: "torch.Tensor",
+        version: DatasetVersion,
+        weights: "torch.Tensor",
+        smoothing: float = 0.0,
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """The sums of :meth:`Objective.torch_sums` with each row's number multiplied by its weight (rows,)."""
+
+
+def takes_weights(name: ProblemName) -> bool:
+    """Whether the rows of this problem may have weights."""
+    return hasattr(objective_named(name), "torch_weighted_sums")
+
+
+def sums_of(
+    objective: Objective,
+    output: "torch.Tensor",
+    targets: "torch.Tensor",
+    version: DatasetVersion,
+    smoothing: float = 0.0,
+    weights: "torch.Tensor | None" = None,
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The sums of :meth:`Objective.torch_sums`, with weights those of :class:`WeighsRows`."""
+    if weights is None:
+        return objective.torch_sums(output, targets, version, smoothing)
+    return cast(WeighsRows, objective).torch_weighted_sums(output, targets, version, weights, smoothing)
 
 
 def objective_named(name: ProblemName) -> Objective:

@@ -32,6 +32,24 @@ class ClassificationObjective:
         loss = functional.cross_entropy(output.float(), targets, reduction="sum", label_smoothing=smoothing)
         return loss, (output.detach().argmax(1) == targets).sum()
 
+    def torch_weighted_sums(
+        self,
+        output: "torch.Tensor",
+        targets: "torch.Tensor",
+        version: DatasetVersion,
+        weights: "torch.Tensor",
+        smoothing: float = 0.0,
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Sum of weighted cross-entropies in nats, and sum of the weights of rows whose class is predicted."""
+        import torch.nn.functional as functional
+
+        del version
+        losses = functional.cross_entropy(
+            output.float(), targets, reduction="none", label_smoothing=smoothing
+        )
+        hits = output.detach().argmax(1) == targets
+        return (losses * weights.to(losses.dtype)).sum(), (hits * weights).sum()
+
     def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Numbers of the classes (rows,), as for cross_entropy."""
         del version

@@ -32,15 +32,22 @@ class RegressionObjective:
         `output` has the shape (rows, 1), and `targets` (rows,) is in the unit of the target. `smoothing` has no
         meaning for numbers and is ignored.
         """
-        import torch
-
         del smoothing
-        mean, std = _scale(version)
-        wanted = (targets.to(torch.float64) - mean) / std
-        given = output[:, 0]
-        loss = (given.float() - wanted.float()).square().sum()
-        errors = (given.detach().to(torch.float64) - wanted) * std
-        return loss, errors.square().sum()
+        losses, errors = _squares(output, targets, version)
+        return losses.sum(), errors.sum()
+
+    def torch_weighted_sums(
+        self,
+        output: "torch.Tensor",
+        targets: "torch.Tensor",
+        version: DatasetVersion,
+        weights: "torch.Tensor",
+        smoothing: float = 0.0,
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """The sums of :meth:`torch_sums`, of squared errors that are multiplied by the rows' weights."""
+        del smoothing
+        losses, errors = _squares(output, targets, version)
+        return (losses * weights.to(losses.dtype)).sum(), (errors * weights).sum()
 
     def torch_targets(self, targets: "torch.Tensor", version: DatasetVersion) -> "torch.Tensor":
         """Standardised numbers, float32, of the shape of the output: (rows, 1), as for mse_loss."""
@@ -55,6 +62,19 @@ class RegressionObjective:
     def reduced(self, total: float, rows: float) -> float:
         """Root mean squared error, from the sum of squared errors."""
         return math.sqrt(total / rows)
+
+
+def _squares(
+    output: "torch.Tensor", targets: "torch.Tensor", version: DatasetVersion
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The squared error of each row: of the standardised target, and, in float64, of the target in its own unit."""
+    import torch
+
+    mean, std = _scale(version)
+    wanted = (targets.to(torch.float64) - mean) / std
+    given = output[:, 0]
+    errors = (given.detach().to(torch.float64) - wanted) * std
+    return (given.float() - wanted.float()).square(), errors.square()
 
 
 def _scale(version: DatasetVersion) -> tuple[float, float]:

@@ -17,7 +17,9 @@ from training.data.sample_order import stream_key
 
 ROUNDS_PER_BLOCK = 10
 # Settings of the section `training` that no library gets as a parameter.
-NO_PARAMETERS = frozenset({"trainer", "rounds", "select", "early_stopping_rounds"})
+NO_PARAMETERS = frozenset(
+    {"trainer", "rounds", "select", "early_stopping_rounds", "class_weights", "threshold"}
+)
 _BLOCK = 7  # stream of random numbers, see training.data.sample_order
 
 Model = TypeVar("Model")

@@ -12,12 +12,13 @@ from training.errors import TrainingError, TransientError
 from training.trainers.boosting.ray_shards import LEARN, VALIDATION, InputsAndTargets, Shard, open_shard
 from training.trainers.long_work import LongWork
 from training.trainers.ranks import Ranks
+from training.trainers.row_weights import Weights, weighted
 from training.trainers.rows import training_rows
 
 
 @dataclass(frozen=True)
 class WorkerRows:
-    """The rows of one worker: inputs, float32 (rows, columns), and targets.
+    """The rows of one worker: inputs, float32 (rows, columns), targets, and weights (None: all rows count the same).
 
     Each call of `rows_to_learn` and `validation_rows` copies the rows, so that a library can store these in its own
     form one after the other. `count` is the number of rows that all workers together learn from, and `checksum` that of
@@ -28,6 +29,8 @@ class WorkerRows:
     validation_rows: Callable[[], InputsAndTargets]
     count: int
     checksum: int
+    weights_to_learn: Weights | None = None
+    validation_weights: Weights | None = None
 
 
 def worker_rows(job: TrainingJob, ranks: Ranks, heartbeat: Heartbeat) -> WorkerRows:
@@ -39,7 +42,9 @@ def worker_rows(job: TrainingJob, ranks: Ranks, heartbeat: Heartbeat) -> WorkerR
     """
     if job.feed != "stream":
         columns = open_columns(job.dataset, "train")
-        return rows_of_columns(columns, *training_rows(columns, job.settings), ranks)
+        learned, kept_back = training_rows(columns, job.settings)
+        columns = weighted(columns, learned, kept_back, job.dataset, job.settings)
+        return rows_of_columns(columns, learned, kept_back, ranks)
     long_work = LongWork(ranks, heartbeat, job.settings.failure.collective_timeout_s)
     learn, validate = (
         long_work.on_all(partial(open_shard, name, job.dataset, heartbeat.add_moved))
@@ -60,6 +65,8 @@ def rows_of_columns(columns: Columns, learn: Rows, validate: Rows, ranks: Ranks)
         lambda: (columns.inputs[validate[mine]], columns.targets[validate[mine]]),
         len(learn),
         checksum(learn),
+        None if columns.weights is None else columns.weights[learn[mine]],
+        None if columns.weights is None else columns.weights[validate[mine]],
     )
 
 

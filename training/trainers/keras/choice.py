@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OTHER_NAMES = {  # arguments of model.compile and model.fit that have another name, or another place, in a recipe
     "batch_size": "use global_batch_size, the rows of a step over all workers",
     "callbacks": "leave them out; Evergreen validates, saves checkpoints, and logs",
-    "class_weight": "leave it out; all rows count the same",
+    "class_weight": "use class_weights",
     "loss": "leave it out; the loss is that of the recipe's problem",
     "metrics": "use Recipe(metrics=...)",
     "model": "give build_model, a function that returns a new model",

@@ -60,6 +60,7 @@ class LightGBMRounds:
     held: lightgbm.Dataset | None
     inputs: tuple[Any, Any]
     targets: tuple[Numbers, Numbers]
+    weights: tuple[Numbers | None, Numbers | None]
     parameters: dict[str, Any]
     seed: int
     outputs: int
@@ -122,9 +123,15 @@ class LightGBMRounds:
             log.warning(_ENDED, round_number + 1)
 
     def measure(self, model: Growing, round_number: int) -> Measures:
-        """Sums of loss and metric, and number of rows: of this worker's rows to learn from, and for validation."""
+        """Sums of loss and metric, and sum of weights: of this worker's rows to learn from, and for validation.
+
+        Without weights, each row counts 1.
+        """
         del round_number
-        learned, validated = (float(len(targets)) for targets in self.targets)
+        learned, validated = (
+            float(len(targets) if weights is None else weights.sum())
+            for targets, weights in zip(self.targets, self.weights, strict=True)
+        )
         return *model.learned, learned, *model.validated, validated
 
     def combined(self, measures: Sequence[Sequence[float]]) -> Round:
@@ -153,12 +160,14 @@ class LightGBMRounds:
 
     def _kept(self, booster: lightgbm.Booster) -> tuple[Sums, Sums]:
         """Sums over this worker's rows to learn from and for validation, from the predictions that LightGBM keeps."""
-        learned = self._evaluated(booster.eval_train, self.targets[0])
+        learned = self._evaluated(booster.eval_train, self.targets[0], self.weights[0])
         return learned, (0.0, 0.0) if self.held is None else self._evaluated(
-            booster.eval_valid, self.targets[1]
+            booster.eval_valid, self.targets[1], self.weights[1]
         )
 
-    def _evaluated(self, evaluate: Callable[..., list[Any]], targets: Numbers) -> Sums:
+    def _evaluated(
+        self, evaluate: Callable[..., list[Any]], targets: Numbers, weights: Numbers | None
+    ) -> Sums:
         if self.parameters["metric"] != NO_METRIC:
             ((_, _, mean, _),) = evaluate()
             return mean * len(targets), mean * len(targets)
@@ -166,7 +175,8 @@ class LightGBMRounds:
 
         def take(predicted: Numbers, rows: lightgbm.Dataset) -> tuple[str, float, bool]:
             del rows
-            sums.append(self.objective.sums(predicted.reshape(len(targets), self.outputs), targets))
+            predictions = predicted.reshape(len(targets), self.outputs)
+            sums.append(self.objective.sums(predictions, targets, weights))
             return "sums", 0.0, False
 
         evaluate(take)
@@ -175,8 +185,8 @@ class LightGBMRounds:
     def _computed(self, model: lightgbm.Booster) -> tuple[Sums, Sums]:
         """The sums of :meth:`_kept` for a loaded model; the last bits may differ."""
         learned, validated = (
-            self.objective.sums(self.objective.outputs(self._raw(model, inputs)), targets)
-            for inputs, targets in zip(self.inputs, self.targets, strict=True)
+            self.objective.sums(self.objective.outputs(self._raw(model, inputs)), targets, weights)
+            for inputs, targets, weights in zip(self.inputs, self.targets, self.weights, strict=True)
         )
         return learned, validated
 
@@ -206,13 +216,17 @@ def build_boosting(
     learned, held_back = rows.rows_to_learn(), rows.validation_rows()
     inputs = (learned[0], held_back[0])
     targets = (np.asarray(learned[1], np.float64), np.asarray(held_back[1], np.float64))
-    # LightGBM's threads add up a metric in no fixed order, and its targets are 32-bit floats.
-    exact = all(np.array_equal(values, values.astype(np.float32)) for values in targets)
+    # LightGBM's threads add up a metric in no fixed order, and its targets and weights are 32-bit floats.
+    weights = (rows.weights_to_learn, rows.validation_weights)
+    exact = weights[0] is None and all(
+        np.array_equal(values, values.astype(np.float32)) for values in targets
+    )
     if settings.scaling.threads_per_worker > 1 or not exact:
         parameters["metric"] = NO_METRIC
     dataset = lightgbm.Dataset(
         inputs[0],
         targets[0],
+        weight=weights[0],
         feature_name=[feature_name(column.name) for column in version.table.columns],
         categorical_feature=[
             index for index, column in enumerate(version.table.columns) if column.kind == "category"
@@ -220,7 +234,7 @@ def build_boosting(
         params=parameters,
         free_raw_data=False,  # the predictions at the start of a block are computed from the rows
     )
-    held = dataset.create_valid(inputs[1], targets[1]) if len(targets[1]) else None
+    held = dataset.create_valid(inputs[1], targets[1], weight=weights[1]) if len(targets[1]) else None
     timeout_s = settings.failure.collective_timeout_s
     network = lightgbm.Booster(parameters | network_parameters(ranks, timeout_s), dataset)
     return LightGBMRounds(
@@ -228,6 +242,7 @@ def build_boosting(
         held=held,
         inputs=inputs,
         targets=targets,
+        weights=weights,
         parameters=parameters,
         seed=settings.seed,
         outputs=len(version.classes) if objective.per_class else 1,

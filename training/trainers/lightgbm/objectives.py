@@ -24,15 +24,15 @@ class LightGBMObjective:
     """LightGBM's objective `name`.
 
     `outputs` converts raw predictions, as LightGBM converts those of the rows to learn from; both have the shape
-    (rows, outputs). `sums` gives the sums of the loss and of the metric over rows, from converted predictions and
-    targets (rows,); `results` gives (loss, metric) from the means over the rows of all workers. `per_class`: whether a
-    round adds a tree for each class. `metric` is LightGBM's name of the mean of both sums, if they are equal: LightGBM
-    then evaluates faster than NumPy.
+    (rows, outputs). `sums` gives the sums of the loss and of the metric over rows, from converted predictions, targets
+    (rows,) and weights (rows,; None: each row counts 1); `results` gives (loss, metric) from the means over the rows of
+    all workers. `per_class`: whether a round adds a tree for each class. `metric` is LightGBM's name of the mean of
+    both sums, if they are equal: LightGBM then evaluates faster than NumPy.
     """
 
     name: str
     outputs: Callable[[Numbers], Numbers]
-    sums: Callable[[Numbers, Numbers], tuple[float, float]]
+    sums: Callable[[Numbers, Numbers, Numbers | None], tuple[float, float]]
     results: Callable[[float, float], tuple[float, float]]
     per_class: bool = False
     metric: str = NO_METRIC
@@ -54,14 +54,18 @@ def _unchanged(raw: Numbers) -> Numbers:
     return raw
 
 
-def _classes(shares: Numbers, targets: Numbers) -> tuple[float, float]:
+def _sum(values: npt.NDArray[Any], weights: Numbers | None) -> float:
+    return float(values.sum() if weights is None else (values * weights).sum())
+
+
+def _classes(shares: Numbers, targets: Numbers, weights: Numbers | None) -> tuple[float, float]:
     wanted = targets.astype(np.int64)
     likely = np.maximum(shares[np.arange(len(shares)), wanted], _TINY)
-    return float(-np.log(likely).sum()), float((shares.argmax(axis=1) == wanted).sum())
+    return _sum(-np.log(likely), weights), _sum(shares.argmax(axis=1) == wanted, weights)
 
 
-def _squares(predicted: Numbers, targets: Numbers) -> tuple[float, float]:
-    total = float(np.square(predicted[:, 0] - targets).sum())
+def _squares(predicted: Numbers, targets: Numbers, weights: Numbers | None) -> tuple[float, float]:
+    total = _sum(np.square(predicted[:, 0] - targets), weights)
     return total, total
 
 

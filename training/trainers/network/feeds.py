@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, SampleOrder
@@ -37,7 +38,8 @@ class Batch:
     """This worker's share of one step, on its device: inputs and targets as in :class:`training.data.columns.Columns`.
 
     `rows` holds an identifier per row, which keys the random numbers of augmentation. `global_rows` is the number of
-    rows of the step on all workers, by which the loss is divided.
+    rows of the step on all workers, by which the loss is divided. `weights` says how much each row counts in the loss;
+    None: all the same.
     """
 
     inputs: "torch.Tensor"
@@ -45,28 +47,33 @@ class Batch:
     rows: Rows
     global_rows: int
     pieces: tuple[int, ...] = ()  # sizes of the virtual shards in this batch, in order
+    weights: "torch.Tensor | None" = None
 
     def pinned(self, ranks: Ranks) -> "Batch":
         """This batch in page-locked memory, from which a copy to the GPU does not wait; on CPUs, this batch."""
         if ranks.device.type == "cpu":
             return self
-        return replace(self, inputs=self.inputs.pin_memory(), targets=self.targets.pin_memory())
+        return self._each(lambda tensor: tensor.pin_memory())
 
     def on(self, ranks: Ranks) -> "Batch":
         """This batch on the device of `ranks`."""
         if ranks.device.type == "cpu":
             return self
-        inputs, targets = (
-            tensor.to(ranks.device, non_blocking=True) for tensor in (self.inputs, self.targets)
-        )
-        return replace(self, inputs=inputs, targets=targets)
+        return self._each(lambda tensor: tensor.to(ranks.device, non_blocking=True))
+
+    def _each(self, change: "Callable[[torch.Tensor], torch.Tensor]") -> "Batch":
+        weights = None if self.weights is None else change(self.weights)
+        return replace(self, inputs=change(self.inputs), targets=change(self.targets), weights=weights)
 
     def split(self) -> "Iterator[Batch]":
         """Yield each virtual shard of this batch as a separate batch."""
         start = 0
         for size in self.pieces:
             part = slice(start, start + size)
-            yield Batch(self.inputs[part], self.targets[part], self.rows[part], self.global_rows)
+            weights = None if self.weights is None else self.weights[part]
+            yield Batch(
+                self.inputs[part], self.targets[part], self.rows[part], self.global_rows, weights=weights
+            )
             start += size
 
 
@@ -120,7 +127,8 @@ class MemoryFeed:
         rows = self.learn[chosen]
         inputs = torch.from_numpy(self.columns.read(rows))
         targets = torch.from_numpy(self.columns.targets[rows])
-        return Batch(inputs, targets, rows, stop - start, pieces).pinned(self.ranks)
+        weights = weights_of(self.columns.weights, rows)
+        return Batch(inputs, targets, rows, stop - start, pieces, weights).pinned(self.ranks)
 
     def _share(self, epoch: int, step: int) -> tuple[Rows, tuple[int, ...]]:
         """This worker's part of a step, as indices into `learn`, and the sizes of its virtual shards, if any."""
@@ -129,6 +137,13 @@ class MemoryFeed:
         shards = self.order.parts(epoch, step, self.virtual_shards)
         mine = shards[shards_of(self.virtual_shards, self.ranks.rank, self.ranks.world_size)]
         return np.concatenate([np.empty(0, np.int64), *mine]), tuple(map(len, mine))
+
+
+def weights_of(weights: "npt.NDArray[np.float64] | None", rows: Rows) -> "torch.Tensor | None":
+    """The weights of the row numbers `rows`, of those of all rows; None if all rows count the same."""
+    import torch
+
+    return None if weights is None else torch.from_numpy(weights[rows])
 
 
 def shards_of(virtual_shards: int, rank: int, world_size: int) -> slice:

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import DataLoader, Dataset, Sampler  # noqa: TID253 - imported by processes that train
 
 from training.data.sample_order import Rows, SampleOrder, stream_key
 from training.settings.schema import Settings
 from training.trainers.generators import seed_generators
-from training.trainers.network.feeds import Batch
+from training.trainers.network.feeds import Batch, weights_of
 from training.trainers.ranks import Ranks
 
 _DATASET = 5  # stream of random numbers, see training.data.sample_order
@@ -55,10 +57,11 @@ class SeededRows(Dataset[Any]):
 
 @dataclass(frozen=True)
 class LoaderFeed:
-    """Reads batches from a DataLoader whose batch sampler is `sampler`."""
+    """Reads batches from a DataLoader whose batch sampler is `sampler`; `weights` are those of all rows, if any."""
 
     loader: "DataLoader[Any]"
     sampler: StepSampler
+    weights: "npt.NDArray[np.float64] | None" = None
     exact: bool = True
 
     @property
@@ -72,7 +75,9 @@ class LoaderFeed:
         steps = range(first_step, self.steps_per_epoch)
         for step, (inputs, targets) in zip(steps, _read(self.loader), strict=True):
             start, stop = self.sampler.order.bounds(step)
-            batch = Batch(inputs, targets, self.sampler.rows(epoch, step), stop - start)
+            rows = self.sampler.rows(epoch, step)
+            weights = weights_of(self.weights, rows)
+            batch = Batch(inputs, targets, rows, stop - start, weights=weights)
             yield batch.on(self.sampler.ranks)
 
 
@@ -94,7 +99,12 @@ def _read(loader: "DataLoader[Any]") -> Iterator[Any]:
 
 
 def loader_feed(
-    dataset: "Dataset[Any]", learn: Rows, order: SampleOrder, settings: Settings, ranks: Ranks
+    dataset: "Dataset[Any]",
+    learn: Rows,
+    order: SampleOrder,
+    settings: Settings,
+    ranks: Ranks,
+    weights: "npt.NDArray[np.float64] | None" = None,
 ) -> LoaderFeed:
     """Build a :class:`LoaderFeed` over the rows `learn` of `dataset`, which are used in the order `order`.
 
@@ -118,4 +128,4 @@ def loader_feed(
 
         # With a sampler of its own, Ray would replace Evergreen's, and drop prefetch_factor and persistent_workers.
         loader = prepare_data_loader(loader, add_dist_sampler=False)
-    return LoaderFeed(loader, sampler)
+    return LoaderFeed(loader, sampler, weights)

@@ -9,10 +9,11 @@ from torch import nn  # noqa: TID253
 
 from training.data.dataset import Columns
 from training.data.sample_order import Rows
-from training.problems.objectives import Objective, objective_named
+from training.problems.objectives import Objective, objective_named, sums_of
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion
 from training.settings.schema import Settings
+from training.trainers.network.feeds import weights_of
 from training.trainers.ranks import Ranks
 
 _MOST_ROWS = 512
@@ -60,7 +61,9 @@ def sums_over(
         inputs = torch.from_numpy(columns.read(part)).to(device)
         outputs = forward(inputs)
         metrics.add_outputs(outputs, targets)
-        loss, score = objective.torch_sums(outputs, targets, version)
+        weights = weights_of(columns.weights, part)
+        weights = None if weights is None else weights.to(device)
+        loss, score = sums_of(objective, outputs, targets, version, weights=weights)
         losses += loss.double().cpu()
         scores += score.double().cpu()
         progress()

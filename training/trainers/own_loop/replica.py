@@ -15,7 +15,7 @@ from training.checkpoints.parts import whole
 from training.data.dataset import Columns
 from training.data.sample_order import Rows, stream_key
 from training.errors import TrainingError
-from training.problems.objectives import objective_named
+from training.problems.objectives import objective_named, sums_of
 from training.recipe import Recipe
 from training.recipe_metrics import RecipeMetrics
 from training.records import DatasetVersion
@@ -166,12 +166,13 @@ class LoopReplica:
         chunks = list(
             zip(*(self.passes(tensor, batch) for tensor in (model_inputs, batch.targets)), strict=True)
         )
-        for number, (inputs, targets) in enumerate(chunks, start=1):
+        weights = [None] * len(chunks) if batch.weights is None else self.passes(batch.weights, batch)
+        for number, ((inputs, targets), own) in enumerate(zip(chunks, weights, strict=True), start=1):
             with self._sync_only_if(number == len(chunks)):
                 with self._autocast():
                     output = self.model(inputs)
-                loss, score = self.objective.torch_sums(
-                    output, targets, self.version, self.options.label_smoothing
+                loss, score = sums_of(
+                    self.objective, output, targets, self.version, self.options.label_smoothing, own
                 )
                 self._backward(loss * weight)
             losses += loss.detach()

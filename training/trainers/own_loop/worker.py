@@ -13,6 +13,7 @@ from training.trainers.own_loop.loop import Loop
 from training.trainers.own_loop.own_settings import loop_settings
 from training.trainers.own_loop.replica import LoopReplica
 from training.trainers.ranks import Ranks, prepare_process
+from training.trainers.row_weights import weighted
 from training.trainers.rows import training_rows
 
 BuildFeed = Callable[[TrainingJob, Recipe, Columns, Rows, Ranks], Feed]
@@ -29,6 +30,7 @@ def train(
     with entry.heartbeat.kept_beating(0):
         columns = open_columns(job.dataset, "train", check_images=False)
     learn, validate = training_rows(columns, job.settings)
+    columns = weighted(columns, learn, validate, job.dataset, job.settings)
     feed = build_feed(job, recipe, columns, learn, ranks)
     total = total_steps(job, feed, learn)
     replica = build_replica(recipe, job, ranks, total)

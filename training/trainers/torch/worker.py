@@ -63,7 +63,8 @@ def build_feed(job: TrainingJob, recipe: Recipe, columns: Columns, learn: Rows, 
 
         own = recipe.dataset is not None
         dataset = own_dataset(recipe, job.dataset, columns, learn) if own else columns_dataset(columns)
-        return loader_feed(dataset, learn, sample_order(job, learn, ranks), job.settings, ranks)
+        order = sample_order(job, learn, ranks)
+        return loader_feed(dataset, learn, order, job.settings, ranks, columns.weights)
     import ray.train
 
     return StreamFeed(ray.train.get_dataset_shard("train"), len(learn), job.settings, ranks)

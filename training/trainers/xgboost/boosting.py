@@ -13,6 +13,7 @@ from training.trainers.boosting.ray_shards import InputsAndTargets
 from training.trainers.boosting.rounds import NO_PARAMETERS, Measures, Round, block_seed
 from training.trainers.boosting.table_rows import WorkerRows
 from training.trainers.ranks import Ranks
+from training.trainers.row_weights import Weights
 from training.trainers.xgboost.objectives import XGBoostObjective, objective_of
 from training.trainers.xgboost.own_settings import own_settings
 
@@ -117,9 +118,11 @@ def build_boosting(
     threads, bins = settings.scaling.threads_per_worker, own_settings(settings).max_bin
     return XGBoostRounds(
         # Rows to learn from are stored as histogram bins, which take less memory than a DMatrix.
-        learn=xgboost.QuantileDMatrix(**_data(version, rows.rows_to_learn(), threads), max_bin=bins),
+        learn=xgboost.QuantileDMatrix(
+            **_data(version, rows.rows_to_learn(), rows.weights_to_learn, threads), max_bin=bins
+        ),
         # Not in bins: a category that no row to learn from has would be mistaken for another category.
-        validate=xgboost.DMatrix(**_data(version, rows.validation_rows(), threads)),
+        validate=xgboost.DMatrix(**_data(version, rows.validation_rows(), rows.validation_weights, threads)),
         parameters=parameters,
         seed=settings.seed,
         objective=objective,
@@ -129,12 +132,15 @@ def build_boosting(
     )
 
 
-def _data(version: DatasetVersion, rows: InputsAndTargets, threads: int) -> dict[str, Any]:
+def _data(
+    version: DatasetVersion, rows: InputsAndTargets, weights: Weights | None, threads: int
+) -> dict[str, Any]:
     assert version.table is not None
     inputs, targets = rows
     return {
         "data": inputs,
         "label": targets,
+        "weight": weights,
         "feature_names": [column.name for column in version.table.columns],
         "feature_types": ["c" if column.kind == "category" else "q" for column in version.table.columns],
         "enable_categorical": True,
