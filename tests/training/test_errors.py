@@ -14,6 +14,7 @@ from training import errors
 from training.checkpoints.writers import Writers
 from training.errors import (
     DataError,
+    HeldError,
     PeerError,
     ResourceError,
     SettingError,
