@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+from prefect.client.schemas.sorting import FlowRunSort
 
 from flows.cli.main import main
 from tasks.registry.acceptance import acceptances_in
@@ -60,6 +63,17 @@ class Nights:
         return self.evergreen("retrain", str(self.folder / "parcels.py"), *QUICK, *settings)
 
 
+def newest_state() -> tuple[str, str]:
+    """Type and name of the state of the retraining that began last."""
+    retrainings = FlowRunFilter(name=FlowRunFilterName(any_=["retrain-parcels"]))
+    with get_client(sync_client=True) as client:
+        run, *_ = client.read_flow_runs(
+            flow_run_filter=retrainings, sort=FlowRunSort.START_TIME_DESC, limit=1
+        )
+    assert run.state is not None
+    return run.state.type.value, str(run.state.name)
+
+
 @pytest.fixture
 def nights(
     tmp_path: Path,
@@ -86,6 +100,7 @@ def test_grams_for_kilograms_are_held_until_a_person_accepts_them(nights: Nights
     assert [change["what"] for change in held["data"]["changes"]] == ["scale"]
     assert "scale of weight" in text
     assert 'evergreen accept parcels --why "..."' in held["error"]
+    assert newest_state() == ("COMPLETED", "Held")
     client = connect(None, nights.home)
     assert champion_of(client, "parcels") == first["version"]
     assert len(client.search_model_versions("name = 'parcels'")) == 1

@@ -14,6 +14,7 @@ from training import errors
 from training.checkpoints.writers import Writers
 from training.errors import (
     DataError,
+    HeldError,
     PeerError,
     ResourceError,
     SettingError,
@@ -51,9 +52,9 @@ class ActorDiedError(Exception):
 
 
 def test_exit_statuses_differ_and_only_transient_asks_for_a_retry() -> None:
-    kinds = [SettingError, DataError, TrainingError, ResourceError, TransientError]
+    kinds = [SettingError, DataError, TrainingError, ResourceError, HeldError, TransientError]
     statuses = {kind.exit_status for kind in kinds}
-    assert len(statuses | {errors.EXIT_OK, errors.EXIT_BUG, errors.EXIT_INTERRUPTED}) == 8
+    assert len(statuses | {errors.EXIT_OK, errors.EXIT_BUG, errors.EXIT_INTERRUPTED}) == 9
     assert [kind for kind in kinds if kind.transient] == [TransientError]
     assert TransientError.exit_status == 75
 

@@ -28,6 +28,7 @@ from training.errors import (
     EXIT_BAD_DATA,
     EXIT_BAD_SETTING,
     EXIT_BUG,
+    EXIT_HELD,
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_OUTPUT_CLOSED,
@@ -281,5 +282,5 @@ def test_a_command_that_trains_executes_the_user_s_file_once(tmp_path: Path) -> 
 
 def test_the_statuses_are_those_that_scripts_rely_on() -> None:
     numbers = [EXIT_OK, EXIT_BUG, EXIT_BAD_SETTING, EXIT_BAD_DATA, EXIT_TRAINING_FAILED, EXIT_RESOURCE,
-               EXIT_RETRY, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_TERMINATED]  # fmt: skip
-    assert numbers == [0, 1, 2, 3, 4, 5, 75, 130, 141, 143]
+               EXIT_HELD, EXIT_RETRY, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_TERMINATED]  # fmt: skip
+    assert numbers == [0, 1, 2, 3, 4, 5, 6, 75, 130, 141, 143]
