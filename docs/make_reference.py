@@ -40,7 +40,7 @@ PARTS = {
         "XGBoost",
         "LightGBM",
     ),
-    "Functions": ("retrain", "plan", "predict", "rollback", "tune"),
+    "Functions": ("retrain", "plan", "predict", "rollback", "accept", "tune"),
     "Settings": (
         "Settings",
         "DataSettings",

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.local.api import plan, predict, retrain, rollback, tune
+    from flows.local.api import accept, plan, predict, retrain, rollback, tune
     from flows.preview import Preview
     from tasks.predict import PredictionSummary
     from training.data.dataset import open_columns
@@ -113,6 +113,7 @@ __all__ = [
     "TrialResult",
     "XGBoost",
     "XGBoostSettings",
+    "accept",
     "load_recipe",
     "open_columns",
     "plan",
@@ -167,6 +168,7 @@ _MODULES = {
     "TransformersSettings": "training.trainers.transformers.settings",
     "XGBoost": "training.trainers.xgboost.choice",
     "XGBoostSettings": "training.trainers.xgboost.settings",
+    "accept": "flows.local.api",
     "load_recipe": "training.recipe",
     "open_columns": "training.data.dataset",
     "plan": "flows.local.api",

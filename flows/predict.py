@@ -39,7 +39,7 @@ def predict(
             For a model of a table: CSV or Parquet file with the table's columns, or a folder of such files.
             For a model of text: CSV, TSV or Parquet file with the column of text, .txt file with a text on each line,
             or a folder of such files of one format.
-        output: A name that ends in .parquet gives one file, any other name a folder of part files.
+        output: A name that ends in .parquet or .csv gives one file, a name without an ending a folder of part files.
         alias: Which version scores: champion, challenger or previous.
         skip_bad: Leave images or rows that can't be read out of the result, and log each. Otherwise, the first such
             image or row ends the flow with an error.

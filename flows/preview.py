@@ -3,6 +3,7 @@
 Torch is imported only when the recipe's model has not been checked with images of this shape yet.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,21 @@ from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.plan_checks import check_plan
+from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
+from tasks.trackers.mlflow_run import connect_once
 from training import identity
 from training.data.dataset import open_columns
+from training.data.sources import Source
 from training.errors import EvergreenError
 from training.plan import RunPlan, choose_source, identify
+from training.plan_changes import with_data_changes
+from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
-from training.records import DatasetVersion, Record, Release
+from training.records import DatasetVersion, Record, Release, SourceFiles
 from training.redaction import Redacted
 from training.settings.overrides import describe
 from training.settings.schema import Settings, TrainerName
@@ -61,7 +68,12 @@ class Preview(Record):
     initial: str = Field("", description="the initial weights; empty: new weights")
     after_kill: str = Field(description="what the trainer promises after a kill")
     learned_rows: int | None = Field(description="training rows without validation rows")
+    data: DataCheck | None = Field(
+        None,
+        description="comparison with the champion's data; None: not prepared, or nothing would be trained",
+    )
     settings: dict[str, Any] = Field(description="all settings by dotted name")
+    hint: str = Field("", description="a proposal for the recipe; empty: none")
 
 
 def make_plan(
@@ -81,15 +93,20 @@ def release_if_unchanged(
 
     None with `force`, without an earlier run, and after a transient error, because the flow tries again.
 
-    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible.
+    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible, and
+    :class:`training.errors.HeldError` for a run that was held and that nobody has accepted since.
     """
     recipe, _ = load(recipe_name)
     resolve_here(recipe.settings, overrides)
     if force or identity.latest_ingredients(home, recipe.name) is None:
         return None
     try:
-        _, plan = make_plan(recipe_name, overrides, home)
-        return find_release(plan)
+        recipe, plan = make_plan(recipe_name, overrides, home)
+        note_plan(plan)
+        release = find_release(plan)
+        if release is None:
+            check_still_held(plan, dropped_columns(recipe))
+        return release
     except EvergreenError as error:
         if error.transient:  # the flow retries, and waits longer
             return None
@@ -104,8 +121,10 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     """
     recipe, plan = make_plan(recipe_name, overrides, home, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
+    plan = with_data_changes(plan, version)
     if done is None:
         check_plan(plan, recipe, version)
+    check = _checked_data(plan, recipe, version) if done is None else None
     learned_rows = len(training_rows(open_columns(version, "train"), settings)[0]) if version else None
     batch, world_size = settings.training.rows_of_step, max(1, settings.scaling.num_workers)
     total = total_steps(learned_rows, settings) if learned_rows else None
@@ -116,7 +135,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         dataset_fingerprint=plan.fingerprint,
         source=plan.files.origin,
         source_bytes=plan.files.bytes,
-        outcome=_outcome(plan, done),
+        outcome=_outcome(plan, done, check),
         first=plan.first,
         changes=plan.changes,
         steps=_steps(plan, version, done),
@@ -138,14 +157,45 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         initial=plan.started_from if done is None else done.initial,
         after_kill=_promised(settings),
         learned_rows=learned_rows,
+        data=check,
         settings=describe(settings),
+        hint=_key_hint(choose_source(recipe, settings, home), plan.files),
     )
 
 
-def _outcome(plan: RunPlan, done: Release | None) -> str:
+def _key_hint(source: Source, files: SourceFiles) -> str:
+    """The proposal of a key for a table without one, if a column fits."""
+    if files.kind != "table" or getattr(source, "key", True):
+        return ""
+    from training.data.tables.key_proposal import proposed_key
+
+    name = proposed_key(files, getattr(source, "drop", ()))
+    if name is None:
+        return ""
+    return (
+        f'column {name} is unique: Table(..., key="{name}") keeps each row in its split when other columns of the row '
+        "change"
+    )
+
+
+def _checked_data(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> DataCheck | None:
+    """The comparison of a prepared dataset with the champion's; None if the registry does not answer."""
+    if version is None:
+        return None
+    try:
+        return check_data(plan, version, dropped_columns(recipe), partial(connect_once, plan))
+    except EvergreenError as error:
+        if error.transient:
+            return None
+        raise
+
+
+def _outcome(plan: RunPlan, done: Release | None, check: DataCheck | None) -> str:
     if done is not None:
         alias = "no alias" if done.alias == "none" else done.alias
         return f"nothing to do: already {done.model} version {done.version} ({alias})"
+    if check is not None and check.outcome == "held":
+        return check.summary
     if plan.first:
         return "first run of this recipe in this home"
     if read_release(plan) is not None:

@@ -19,6 +19,7 @@ from flows.local.prefect_signals import sigterm_ends_flow
 from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
+from tasks.changes import hold_if_changed
 from tasks.checks.library_check import check_installed
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
@@ -26,6 +27,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.flow_retries import retried_if_transient
 from tasks.flow_runs import ReturnedResult, close_killed, completed, run_name
+from tasks.night import close_killed_nights, night_recorded, note_dataset, note_plan
 from tasks.preflight import checked_alongside
 from tasks.register import register
 from tasks.registry.aliases import ChampionMovedError
@@ -35,9 +37,10 @@ from tasks.report import report
 from tasks.reuse import find_release
 from tasks.step import without_secrets
 from tasks.trackers.mlflow_run import check_embedded_experiment, connect_patiently, failure_recorded
-from tasks.train import keep_plan, train
-from training.errors import ResourceError, SettingError, classify
+from tasks.train import keep_data_changes, keep_plan, train
+from training.errors import HeldError, ResourceError, SettingError, classify
 from training.plan import RunPlan, identify
+from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.controller import ray_for
 from training.recipe import load
@@ -49,7 +52,7 @@ from training.storage.run_lock import run_lock
 from training.supervision.launch import finished
 
 log = logging.getLogger("evergreen.retrain")
-returned = ReturnedResult[Release]()
+returned = ReturnedResult[Release | DataCheck]()
 _COMPARISONS = 3  # at most, each with the champion at that time
 
 
@@ -89,7 +92,10 @@ def retrain(
     release = returned.begin()
     if release is None:
         with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-            release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
+            try:
+                release = bring_up_to_date(recipe, show_credentials(settings), fields, force)
+            except HeldError as held:
+                release = held.check
         returned.keep(release)
     # Prefect passes the data of the returned state to the caller.
     return cast("Release", completed(release))
@@ -102,6 +108,13 @@ def bring_up_to_date(
     recipe: str, settings: dict[str, Any], fields: dict[str, Any], force: bool = False
 ) -> Release:
     """Retrain inside a flow run: the arguments are those of :func:`retrain`, with its single settings in `fields`."""
+    with night_recorded(recipe, settings) as night:
+        return night.ended(_brought_up_to_date(recipe, settings, fields, force))
+
+
+def _brought_up_to_date(
+    recipe: str, settings: dict[str, Any], fields: dict[str, Any], force: bool
+) -> Release:
     clock = Stopwatch()
     loaded, ref = load(recipe)
     if loaded.chosen:
@@ -114,11 +127,13 @@ def bring_up_to_date(
     home = home_to_write()
     with run_lock(home, ref.name):
         close_killed(home, ref.name)
+        close_killed_nights(home, ref.name)
         with clock.time("download"):
             files = download(recipe, resolved, str(home.root))
             plan = identify(
                 home, ref, resolved, files, force, find_start(home, ref.name, resolved, wait=True)
             )
+        note_plan(plan)
         if (done := find_release(plan, connect_patiently)) is not None:
             return done.model_copy(update={"seconds": clock.elapsed_s})
         check_embedded_experiment(plan)
@@ -129,10 +144,15 @@ def bring_up_to_date(
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):
                     version = plan.find_dataset() or prepare(plan)
+                    plan = keep_data_changes(plan, version)
+                    note_dataset(version, plan.data_changes)
+                    check = hold_if_changed(plan, version, loaded)
                 check_tokenizer(plan, version)
                 trained_before = finished(plan.paths, plan.run_key) is not None
                 with clock.time("preflight"), checked_alongside(plan, version), clock.time("training"):
                     trained = train(plan, version)
+                if check is None:
+                    hold_if_changed(plan, version, loaded, wait=True)
             for unjudged in unjudged_runs(connect_patiently(plan), plan):
                 with clock.time("earlier versions"):
                     judge_unjudged(unjudged)

@@ -20,16 +20,19 @@ from flows.prepare import prepare
 from flows.retrain import bring_up_to_date
 from flows.search_outcome import outcome_of
 from flows.stopwatch import Stopwatch
+from tasks.changes import hold_if_changed
 from tasks.checks.library_check import check_installed
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
 from tasks.flow_retries import retried_if_transient
-from tasks.flow_runs import ReturnedResult, close_killed, run_name
+from tasks.flow_runs import ReturnedResult, close_killed, completed, run_name
 from tasks.registry.initial_weights import find_start
 from tasks.search import search
 from tasks.step import without_secrets
 from tasks.train import keep_plan
+from training.errors import HeldError
+from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.ray_cluster.cluster import ray_cluster
 from training.recipe import Recipe, load
@@ -50,7 +53,7 @@ from training.settings.schema import Settings
 from training.storage.paths import home_to_write
 from training.storage.run_lock import run_lock
 
-returned = ReturnedResult[SearchResult]()
+returned = ReturnedResult[SearchResult | DataCheck]()
 
 
 @flow(name="tune", flow_run_name=run_name, log_prints=False)
@@ -84,9 +87,16 @@ def tune(
     result = returned.begin()
     if result is None:
         with sigterm_ends_flow(), retried_if_transient(), without_secrets():
-            result = _tune(recipe, request, show_credentials(settings), retrain_winner)
+            try:
+                result = _tune(recipe, request, show_credentials(settings), retrain_winner)
+            except HeldError as held:
+                result = held.check
         returned.keep(result)
-    state: Any = Completed(message=f"trial {result.winner} of {len(result.search.trials)} won", data=result)
+    state: Any
+    if isinstance(result, DataCheck):
+        state = completed(result)
+    else:
+        state = Completed(message=f"trial {result.winner} of {len(result.search.trials)} won", data=result)
     return cast("SearchResult", state)  # Prefect passes the data of the returned state to the caller
 
 
@@ -121,7 +131,13 @@ def _tune(recipe: str, request: Request, settings: dict[str, Any], retrain_winne
 
 
 def _dataset(planned: PlannedSearch, recipe: Recipe, settings: Settings) -> DatasetVersion:
-    """The dataset version that all trials share; prepared, if missing, with the settings of a retraining."""
+    """The dataset version that all trials share; prepared, if missing, with the settings of a retraining.
+
+    Raises :class:`HeldError` for a dataset with which a retraining would be held.
+    """
     plan = keep_plan(planned.plans[0])  # the preparation reads the run's copy of the recipe
     check_installed(plan, recipe)
-    return plan.find_dataset() or prepare(plan.model_copy(update={"settings": settings}))
+    plan = plan.model_copy(update={"settings": settings})
+    version = plan.find_dataset() or prepare(plan)
+    hold_if_changed(plan, version, recipe, wait=True)
+    return version

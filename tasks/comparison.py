@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("evergreen.evaluate")
 
 COMPARISON, EVALUATION, PREDICTIONS = "comparison.json", "evaluation.json", "predictions.parquet"
-_FORMAT = 2  # 2: predictions.parquet has each row's digest
+_FORMAT = 3  # 3: predictions.parquet has the model that has learned nothing, where there is no champion
 
 
 class Comparison(Record):

@@ -132,10 +132,14 @@ def compare(
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         anchor_predictions = _aligned(plan, anchor, answers, version)
+    baseline = None
+    if champion is None:
+        baseline = problem.baseline(version, lambda: open_columns(version, "train").targets, len(rows))
     models = {
         "candidate": candidate_predictions,
         "champion": champion_predictions,
         "anchor": anchor_predictions,
+        "baseline": baseline.predictions if baseline else None,
     }
     predictions = folder / PREDICTIONS
     _keep_predictions(predictions, version, test, compared, models, thresholds, rows.weights)
@@ -151,6 +155,7 @@ def compare(
         predictions=str(predictions),
         predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
+        baseline=baseline.words if baseline else "",
         left_out=len(test) - len(rows),
         training_rows_known=all(digests is not None for digests in trained_on.values()),
     )

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from prefect.runtime import flow_run
 
 from tasks.report_page.wording import reason, was_promoted
+from training.printable import printable
+from training.profile_records import DataCheck
 from training.records import Release
 from training.storage.paths import Home
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.flow_runs")
 Result = TypeVar("Result")
+HELD = "Held"  # name of the state Completed of a run that trained nothing, as its data changed
 
 
 def run_name() -> str:
@@ -81,10 +84,12 @@ class ReturnedResult(Generic[Result]):
         return next(iter(self._of.values()), None)
 
 
-def completed(release: Release) -> "State[Release]":
-    """The state Completed, whose message says in one sentence what happened to the model."""
+def completed(release: Release | DataCheck) -> "State[Release | DataCheck]":
+    """The state Completed, whose message says in one sentence what happened to the model; named Held for a held run."""
     from prefect.states import Completed
 
+    if isinstance(release, DataCheck):
+        return Completed(name=HELD, message=printable(release.summary), data=release)
     return Completed(message=outcome(release), data=release)
 
 

@@ -1,4 +1,5 @@
-"""In: a registered model, and images, a table or texts. Out: the prediction for each, as Parquet, in input order.
+"""In: a registered model, and images, a table or texts. Out: the prediction for each, in input order, as Parquet or
+CSV.
 
 Fails with SettingError for an unknown model or alias and for an input or output path that can't be used, with
 ResourceError when the home was moved, and with DataError that names the images or rows which can't be read. A failure
@@ -16,7 +17,7 @@ from pydantic import Field
 from tasks.inference.changed_rows import function_of
 from tasks.inference.inputs import Batch, Reader, Unit
 from tasks.inference.new_categories import NewCategories
-from tasks.inference.prediction_files import PredictionWriter, check_places, is_one_file, staged
+from tasks.inference.prediction_files import PredictionWriter, check_places, is_csv, is_one_file, staged
 from tasks.inference.scoring import LoadedVersion, in_process, open_served, over_ray
 from tasks.registry.aliases import CHAMPION, version_tags
 from tasks.registry.lookup import find_alias
@@ -97,7 +98,9 @@ def predict(
     new = NewCategories()
     with ray_cluster(Settings(ray=ray)) if on_ray else nullcontext(), staged(target, overwrite) as aside:
         batches = over_ray(chunks, served) if on_ray else in_process(chunks, served)
-        writer = PredictionWriter(aside, is_one_file(target), served.outputs, model, number)
+        writer = PredictionWriter(
+            aside, is_one_file(target), served.outputs, model, number, as_csv=is_csv(target)
+        )
         skipped = write_good(shown_progress(batches, rows, reader.unit), writer, skip_bad, new, reader.unit)
     new.warn()
     return _summary(served, target, writer, skipped, new, time.perf_counter() - began)

@@ -61,10 +61,12 @@ from training.data.dataset import open_columns
 from training.errors import DataError, TransientError
 from training.plan import RunPlan
 from training.problems import problem_of
+from training.profile_records import DataCheck
 from training.recipe import Recipe, reload_once
 from training.records import DatasetVersion, Evaluation, Goodput, Release, TrainedModel, Verdict
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import Home
+from training.storage.record_files import find_record
 from training.trainers.base import inspection_of
 
 if TYPE_CHECKING:
@@ -148,8 +150,10 @@ def _release(
         epochs=len(trained.history),
         selected_epoch=trained.selected_epoch,
         verdict=verdict,
+        data=find_record(plan.paths.data_check, DataCheck, plan.paths.root.name),
         evaluation=Path(evaluation.predictions).parent.name,
         initial=plan.started_from,
+        data_changes=plan.data_changes,
         metrics=metrics,
         recipe_metrics=tuple(evaluation.candidate.recipe_metrics),
         mlflow_run_id=run_id,

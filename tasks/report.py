@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
 
+from tasks.data_check import CHANGES_FILE
 from tasks.flow_runs import artifact_key
 from tasks.registry.unjudged import is_judged_elsewhere
 from tasks.report_page.artifact import markdown, short_markdown
@@ -29,7 +30,7 @@ from tasks.report_page.sections import figures
 from tasks.run_words import words_of
 from tasks.step import step
 from tasks.terminal.next_commands import next_commands
-from tasks.trackers.mlflow_run import close_run, connect_patiently
+from tasks.trackers.mlflow_run import DATA_TAG, LONGEST_REASON, close_run, connect_patiently
 from training.data.dataset import open_columns
 from training.errors import classify
 from training.http_errors import status_of
@@ -68,6 +69,9 @@ def report(
     client.log_artifact(release.mlflow_run_id, str(plan.paths.report))
     for picture in pictures:
         client.log_artifact(release.mlflow_run_id, str(picture), "figures")
+    if release.data is not None:
+        client.set_tag(release.mlflow_run_id, DATA_TAG, redact(release.data.summary)[:LONGEST_REASON])
+        client.log_dict(release.mlflow_run_id, release.data.model_dump(mode="json"), CHANGES_FILE)
     note_efficiency(client, plan, trained, release, inputs.words.row)
     close_run(client, release.mlflow_run_id, "FINISHED")
     show_in_prefect(plan, inputs, pictures, client.get_run(release.mlflow_run_id).info.experiment_id)

@@ -4,6 +4,7 @@ Runs in the flow's own process, so that Prefect's timeouts and cancellation reac
 TrainingError (final) when the training can't succeed.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from tasks.trackers.mlflow_run import Publisher, connect_once, open_run, record_
 from training.attempts.history import Attempt, Failure
 from training.attempts.metrics import MetricsFile, Point
 from training.plan import RunPlan
+from training.plan_changes import with_data_changes
 from training.recipe_copy import keep_copy
 from training.records import DatasetVersion, Release, TrainedModel
 from training.storage.files import sweep
@@ -29,6 +31,8 @@ from training.supervision.launch import finished, launch, make_job
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+
+log = logging.getLogger("evergreen.train")
 
 
 @step("train")
@@ -75,7 +79,7 @@ def keep_plan(plan: RunPlan) -> RunPlan:
 
     First removes files that an earlier start left half written, and sets damaged records aside: the caller holds the
     recipe's run lock, so no other process is writing them.
-    Returns the plan as saved: its settings are those of this start, its `changes`, `first` and `initial` those of the
+    Returns the plan as saved: its settings are those of this start, its changes, `first` and `initial` those of the
     run's first start.
     """
     home, name = Home(Path(plan.home)), plan.recipe.name
@@ -93,12 +97,22 @@ def keep_plan(plan: RunPlan) -> RunPlan:
     _set_damaged_aside(run)
     first = find_or_set_aside(run.ingredients, RunPlan, run.root.name)
     if first is not None:
-        kept = {"changes": first.changes, "first": first.first, "initial": first.initial}
+        fields = ("changes", "first", "initial", "data_before", "data_changes")
+        kept = {name: getattr(first, name) for name in fields}
         if run.release.is_file():  # a search reuses the run as a trial, which stays a run of its own
             kept["search"] = first.search
         plan = plan.model_copy(update=kept)
     write_record(run.ingredients, plan, run.root.name)
     return plan
+
+
+def keep_data_changes(plan: RunPlan, version: DatasetVersion) -> RunPlan:
+    """Count the rows that differ from those of the last run, once for a run; returns the plan as saved."""
+    counted = with_data_changes(plan, version)
+    if counted.data_changes != plan.data_changes:
+        log.info("data since the last run: %s", counted.data_changes)
+        write_record(plan.paths.ingredients, counted, plan.paths.root.name)
+    return counted
 
 
 def _set_damaged_aside(run: RunPaths) -> None:

@@ -7,9 +7,13 @@ that was broken and the remedy. Any other error that escapes is a bug and exits 
 import errno
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from training.http_errors import REFUSED, address_of, status_of
 from training.printable import printable
+
+if TYPE_CHECKING:
+    from training.profile_records import DataCheck
 
 EXIT_OK = 0
 EXIT_BUG = 1
@@ -17,6 +21,7 @@ EXIT_BAD_SETTING = 2
 EXIT_BAD_DATA = 3
 EXIT_TRAINING_FAILED = 4
 EXIT_RESOURCE = 5
+EXIT_HELD = 6
 EXIT_RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell reports a program whose output pipe was closed
@@ -49,6 +54,20 @@ class DataError(EvergreenError):
     """A source file or a row breaks a rule; nothing was written under a final name."""
 
     exit_status = EXIT_BAD_DATA
+
+
+class HeldError(EvergreenError):
+    """The data changed since the champion's as only a mistake does: nothing is trained until a person looked.
+
+    `check` is the comparison, which names all changes.
+    """
+
+    exit_status = EXIT_HELD
+    final = True
+
+    def __init__(self, check: "DataCheck"):
+        super().__init__(check.summary)
+        self.check = check
 
 
 class TrainingError(EvergreenError):

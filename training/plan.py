@@ -20,6 +20,7 @@ from training.storage.paths import Home, RunPaths
 from training.storage.record_files import find_record
 
 LastRun = tuple[RunPaths, identity.Ingredients] | None  # of :func:`training.identity.latest_run`
+OTHER_DATA = "data: other than in the last run; its rows are counted when they are prepared"
 _SOURCE = "recipe.source"  # the ingredient that is the digest of the recipe's files
 
 
@@ -28,7 +29,8 @@ class RunPlan(Record):
 
     `changes` lists the ingredients that differ from the recipe's last run; `first` says that there was no such run.
     `initial` is what the training starts from; None: new weights. `search` is the key of the search of which the run is
-    a trial; empty for other runs.
+    a trial; empty for other runs. `data_before` is the fingerprint of the last run's dataset if it is another one, and
+    `data_changes` says how their rows differ, once the rows are prepared.
     """
 
     home: str
@@ -42,6 +44,8 @@ class RunPlan(Record):
     first: bool
     initial: InitialWeights | None = None
     search: str = ""
+    data_before: str = ""
+    data_changes: str = ""
 
     @property
     def paths(self) -> RunPaths:
@@ -138,7 +142,14 @@ def identify_after(
         changes=_changes(ref, before, parts),
         first=before is None,
         initial=initial,
+        data_before=_data_before(before, fingerprint),
     )
+
+
+def _data_before(before: LastRun, fingerprint: str) -> str:
+    """Fingerprint of the last run's dataset; empty without such a run, and if it had the same dataset."""
+    earlier = "" if before is None else str(before[1].get("data", ""))
+    return "" if earlier == fingerprint else earlier
 
 
 def _changes(ref: RecipeRef, before: LastRun, parts: identity.Ingredients) -> tuple[str, ...]:
@@ -148,10 +159,9 @@ def _changes(ref: RecipeRef, before: LastRun, parts: identity.Ingredients) -> tu
     run, ingredients = before
     files = changed_files(ref, run.recipe)
     named = f"{_SOURCE}: {', '.join(files)}"
-    return tuple(
-        named if files and line.startswith(f"{_SOURCE}: ") else line
-        for line in identity.changes(ingredients, parts)
-    )
+    lines = identity.changes(ingredients, parts)
+    lines = [named if files and line.startswith(f"{_SOURCE}: ") else line for line in lines]
+    return tuple(OTHER_DATA if line.startswith("data: ") else line for line in lines)
 
 
 def _initial_weights(

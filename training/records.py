@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BeforeValidator, Field, SerializeAsAny
 
 from training.initial_weights import InitialWeights
+from training.profile_records import DataCheck, Profile
 from training.record_base import Record as Record
 from training.redaction import Redacted
 from training.seams import PROBLEMS, part_named
@@ -95,6 +96,12 @@ class DatasetVersion(Record):
         None, description="columns of a table, or the target of images with numbers"
     )
     transform: str = Field("", description="digest of the recipe's function `transform_rows`; empty: none")
+    profile: Profile | None = Field(
+        None, description="what the rows look like; compared with later nights' datasets"
+    )
+    key: tuple[str, ...] = Field(
+        (), description="columns of the rows' key; empty: a row's content identifies it"
+    )
     format: int = Field(1, description="number of the manifest's format")
 
     @property
@@ -279,6 +286,11 @@ class Evaluation(Record):
     anchor_version: str | None = Field(
         None, description='reference of policy "not_worse", where not the champion'
     )
+    baseline: str = Field(
+        "",
+        description="the model that has learned nothing, in words, of a candidate without a champion; the predictions "
+        "have its columns. Empty where the problem defines no such model",
+    )
     left_out: int = Field(
         0,
         description="test rows that were training rows of the champion, the anchor or the initial weights; in none of "
@@ -342,6 +354,9 @@ class Look(Record):
     standard_error: float = Field(
         0.0, description="squared_error: that of the mean difference, with the margin"
     )
+    baseline: str = Field(
+        "", description="the reference in words, if it is the model that has learned nothing, and no version"
+    )
 
 
 class Choice(Record):
@@ -372,12 +387,16 @@ class Verdict(Record):
     """The gate's decision and all reasons for it."""
 
     promote: bool
-    summary: str
+    summary: str = Field(
+        description="the decision and its reason in a sentence; the rules have the statistics"
+    )
     rules: tuple[Rule, ...]
     champion_version: str | None = Field(
         description="what the champion alias pointed to when the comparison began"
     )
-    policy: dict[str, str | float] = Field({}, description="the gate's settings that led to this verdict")
+    policy: dict[str, bool | str | float] = Field(
+        {}, description="the gate's settings that led to this verdict"
+    )
     looks: tuple[Look, ...] = Field((), description="what the comparisons measured and spent")
     choice: Choice | None = Field(None, description="of a promotion over a reference: its gain, corrected")
 
@@ -399,8 +418,12 @@ class Release(Record):
     epochs: int = Field(description="epochs trained")
     selected_epoch: int = Field(description="epoch whose weights were kept")
     verdict: Verdict = Field(description="decision of the gate, with reasons")
+    data: DataCheck | None = Field(None, description="comparison of the dataset with the champion's")
     evaluation: str = Field(description="folder of the comparison, under the run's `evaluation`")
     initial: str = Field("", description="weights that the training started from; empty: new weights")
+    data_changes: str = Field(
+        "", description="rows that are new, gone or changed since the recipe's last run; empty: none"
+    )
     metrics: dict[str, float] = Field(description="final metrics by name, such as `accuracy` or `rmse`")
     recipe_metrics: tuple[str, ...] = Field((), description="names in `metrics` that the recipe added")
     mlflow_run_id: str = Field(description="id of the MLflow run")

@@ -24,6 +24,7 @@ from training.errors import (
     EXIT_BAD_DATA,
     EXIT_BAD_SETTING,
     EXIT_BUG,
+    EXIT_HELD,
     EXIT_INTERRUPTED,
     EXIT_OK,
     EXIT_OUTPUT_CLOSED,
@@ -32,6 +33,7 @@ from training.errors import (
     EXIT_TERMINATED,
     EXIT_TRAINING_FAILED,
     EvergreenError,
+    HeldError,
     ResourceError,
     classify,
 )
@@ -49,6 +51,7 @@ _EXIT_STATUSES = f"""exit status:
   {EXIT_BAD_DATA}   the data, or files that Evergreen wrote, break a rule; verify: an invariant is broken
   {EXIT_TRAINING_FAILED}   training failed for good
   {EXIT_RESOURCE}   the machine lacks disk, memory or a permission; doctor: a check failed
+  {EXIT_HELD}   the data changed as only a mistake does: nothing was trained; look at them, then fix or accept them
   {EXIT_RETRY}  a temporary failure: the same command resumes where it stopped
   {EXIT_INTERRUPTED} interrupted; the same command resumes where it stopped
   {EXIT_OUTPUT_CLOSED} standard output was closed, as after `| head`
@@ -56,7 +59,20 @@ _EXIT_STATUSES = f"""exit status:
 """
 
 
-_COMMANDS = ("retrain", "plan", "tune", "recipes", "predict", "rollback", "doctor", "verify", "gc", "ui")
+_COMMANDS = (
+    "retrain",
+    "plan",
+    "tune",
+    "history",
+    "recipes",
+    "predict",
+    "rollback",
+    "accept",
+    "doctor",
+    "verify",
+    "gc",
+    "ui",
+)
 _COMPLETION = "_EVERGREEN_COMPLETE"  # set by the shell while it completes a command
 
 
@@ -181,7 +197,8 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     say(f"evergreen: {paragraph(message)}", file=sys.stderr)
     if as_json:
         with suppress(OSError):  # such as of a full disk, which may be the error itself
-            say(json.dumps({"error": message, "exit_status": status}))
+            data = {"data": known.check.model_dump(mode="json")} if isinstance(known, HeldError) else {}
+            say(json.dumps({"error": message, "exit_status": status, **data}))
     return status
 
 

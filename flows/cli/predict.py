@@ -32,8 +32,8 @@ def command(
 
     INPUT is a folder of images, or a Parquet file or folder with a column `image`. For a model of a table, INPUT is a
     CSV or Parquet file, or a folder of such files, with the columns of the table; the target is not needed. For a
-    model of text, INPUT may also be a TSV file, or a .txt file with a text on each line. OUTPUT is the Parquet file
-    (.parquet) or folder to write.
+    model of text, INPUT may also be a TSV file, or a .txt file with a text on each line. OUTPUT is the file to
+    write, Parquet (.parquet) or CSV (.csv), or a folder for Parquet files.
     """
     from flows.cli.summary import print_prediction
     from flows.local import api

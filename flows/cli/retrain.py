@@ -23,6 +23,7 @@ def command(
 
     RECIPE is a name that `evergreen recipes` lists, or the path of a recipe file.
     """
+    from flows.cli.data_changes import held_shown
     from flows.cli.summary import print_release
     from flows.local.api import retrain
     from flows.local.environment import log_to_terminal
@@ -30,7 +31,7 @@ def command(
     from training.settings.overrides import parse_assignments
 
     log_to_terminal(verbose, quiet)
-    with command_timed():
+    with command_timed(), held_shown():
         release = retrain(recipe, parse_assignments(assignments), force=force)
     print_release(release)
     if as_json:
@@ -44,12 +45,14 @@ def _as_json(release: "Release") -> dict[str, object]:
     return {
         "run_key": release.run_key,
         "dataset_fingerprint": release.dataset_fingerprint,
+        "data_changes": release.data_changes,
         "weights_digest": release.weights_digest,
         "model": release.model,
         "version": release.version,
         "alias": release.alias,
         "verdict": "promoted" if was_promoted(release) else "kept",
         "metrics": release.metrics,
+        "data": None if release.data is None else release.data.summary,
         "reused": release.reused,
         "seconds": round(release.seconds, 2),
         "report": release.report,

@@ -94,6 +94,10 @@ def _facts(release: Release) -> Table:
     if release.initial:
         _row(table, "started from", release.initial)
     _row(table, "data", f"{release.dataset_fingerprint[:16]}  {rows}")
+    if release.data_changes:
+        _row(table, "since the last run", release.data_changes)
+    if release.data is not None:
+        _row(table, "since the champion", release.data.summary)
     _row(table, "run key", release.run_key[:16])
     _row(table, "weights", release.weights_digest[:16])
     _row(table, "reproducible", _reproducible(release.reproducible, release.reproducible_reason))
@@ -165,6 +169,8 @@ def print_preview(made: "Preview") -> None:
         _row(table, name, state)
     nothing = "this is the first run of this recipe here" if made.first else "nothing"
     _row(table, "changed since the last run", "\n".join(made.changes) or nothing)
+    if made.hint:
+        _row(table, "hint", made.hint)
     _row(table, "reproducible", made.reproducible)
     _row(table, "run key", made.run_key[:16])
     _row(table, "data fingerprint", made.dataset_fingerprint[:16])

@@ -78,6 +78,7 @@ def command(
     RECIPE is a name that `evergreen recipes` lists, or the path of a recipe file. The same command continues an
     interrupted search, and repeats nothing of a finished one.
     """
+    from flows.cli.data_changes import held_shown
     from flows.cli.search_summary import print_search
     from flows.local.api import tune
     from flows.local.environment import log_to_terminal
@@ -85,17 +86,18 @@ def command(
     from training.settings.overrides import parse_assignments
 
     log_to_terminal(verbose, quiet)
-    result = tune(
-        recipe,
-        split_assignments(spaces),
-        trials=trials,
-        scheduler=scheduler,
-        generations=generations,
-        concurrent=concurrent,
-        seed=seed,
-        settings=parse_assignments(assignments),
-        retrain_winner=not no_retrain,
-    )
+    with held_shown():
+        result = tune(
+            recipe,
+            split_assignments(spaces),
+            trials=trials,
+            scheduler=scheduler,
+            generations=generations,
+            concurrent=concurrent,
+            seed=seed,
+            settings=parse_assignments(assignments),
+            retrain_winner=not no_retrain,
+        )
     print_search(result)
     if as_json:
         say(result.model_dump_json())

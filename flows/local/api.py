@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flows.preview import Preview
     from tasks.flow_runs import ReturnedResult
     from tasks.predict import PredictionSummary
+    from training.profile_records import Acceptance, DataCheck
     from training.recipe_declaration import Recipe
     from training.records import Release
     from training.search.planning import Request
@@ -45,16 +46,19 @@ def retrain(
     from flows.local.prefect_server import prefect_api
     from flows.preview import release_if_unchanged
     from flows.stopwatch import call_timed, with_whole_command
+    from tasks.night import night_recorded
 
     name, overrides = _named(recipe), _nested(settings)
     with call_timed():
         home = prepared()
         log.info("%s: looking for finished work in %s", name, home.root)
-        release = release_if_unchanged(name, overrides, home, force)
-        if release is None:
-            log.info("starting Prefect's server, and importing what the run needs")
-            with prefect_api(home, meanwhile=lambda: _flow_and_ray(name, overrides)):
-                release = _run_flow(name, overrides, force)
+        with night_recorded(name, overrides) as night:
+            release = release_if_unchanged(name, overrides, home, force)
+            if release is None:
+                log.info("starting Prefect's server, and importing what the run needs")
+                with prefect_api(home, meanwhile=lambda: _flow_and_ray(name, overrides)):
+                    release = _run_flow(name, overrides, force)
+            night.ended(release)
         return with_whole_command(release)
 
 
@@ -119,8 +123,9 @@ def predict(
     """Score all images, rows or texts at `input` with the version of `model` that `alias` names; write to `output`.
 
     `input` is a folder of images, or Parquet with a column `image`; for a model of a table, CSV or Parquet; for a model
-    of text, CSV, TSV, Parquet or `.txt` with one text on each line. The result is Parquet with a class and
-    probabilities for each image, row or text, or with the predicted number for a regression. `skip_bad` leaves
+    of text, CSV, TSV, Parquet or `.txt` with one text on each line. The result is Parquet, or CSV if
+    `output` ends in .csv, with a class and probabilities for each image, row or text, or with the predicted number for
+    a regression. `skip_bad` leaves
     unreadable inputs out instead of refusing them; `overwrite` replaces `output`. Raises
     :class:`training.errors.SettingError` for an unknown model or alias and :class:`training.errors.DataError` for
     inputs that can't be read.
@@ -187,6 +192,18 @@ def rollback(
     return _shown_by_prefect(home, as_flow, as_function)
 
 
+def accept(model: str, why: str, *, tracking_uri: str | None = None) -> "Acceptance":
+    """Accept the data with which the model's last run was held, and only these: the next run trains on them.
+
+    `why` is recorded in the registry, with the user and the time. Raises :class:`training.errors.SettingError` for an
+    unknown model, an empty `why`, and when no data are held.
+    """
+    from tasks.accept import accept as accepted
+
+    check_store_named(tracking_uri)
+    return accepted(prepared(), model, why, tracking_uri)
+
+
 def check_store_named(tracking_uri: str | None) -> None:
     """Raise :class:`SettingError` for an empty URI, as from an unset variable: it would select the home's store."""
     if tracking_uri == "":
@@ -236,7 +253,9 @@ def _run_flow(recipe: str, overrides: dict[str, Any], force: bool) -> "Release":
     from flows.retrain import returned
     from training.redaction import hide_credentials
 
-    return _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned)
+    return _not_held(
+        _recorded(recipe, lambda: flow(recipe, hide_credentials(overrides), force=force), returned)
+    )
 
 
 def _run_search(
@@ -246,8 +265,8 @@ def _run_search(
     from flows.tune import tune as flow
     from training.redaction import hide_credentials
 
-    def call() -> "SearchResult":
-        made: SearchResult = flow(
+    def call() -> "SearchResult | DataCheck":
+        made: SearchResult | DataCheck = flow(
             recipe,
             dict(request.space),
             request.trials,
@@ -260,7 +279,17 @@ def _run_search(
         )
         return made
 
-    return _recorded(recipe, call, returned)
+    return _not_held(_recorded(recipe, call, returned))
+
+
+def _not_held(result: "Result | DataCheck") -> Result:
+    """The result of a flow. Raises :class:`HeldError` if the flow was held."""
+    from training.errors import HeldError
+    from training.profile_records import DataCheck
+
+    if isinstance(result, DataCheck):
+        raise HeldError(result)
+    return result
 
 
 def _recorded(recipe: str, call: Callable[[], Result], returned: "ReturnedResult[Result]") -> Result:

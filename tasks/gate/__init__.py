@@ -6,6 +6,8 @@ Out: a :class:`Verdict` with every rule, its numbers and its outcome. The rules:
 floor       accuracy, or R² of a regression, on the test rows reaches `gate.floor`. The floor applies to the measured
             value, not to the lower end of its confidence interval: this is what people mean by "at least 90 %". A
             candidate below the floor is refused without a comparison.
+baseline    without a champion: the candidate is better than a model that has learned nothing, such as one that always
+            answers the commonest class (:mod:`tasks.gate.baseline`).
 better      policy "better": the candidate is more accurate than the champion. The probability that any candidate
             that is not better passes is at most 1 - `gate.confidence` over the champion's whole reign
             (:mod:`tasks.gate.look`). When neither model makes a mistake, log loss is compared instead; the
@@ -17,9 +19,25 @@ class_drop  no class loses more recall than `gate.max_class_drop`, unless the lo
             Only of a classification.
 finite      only listed when a metric of the candidate is NaN or infinite; no other rule is then evaluated.
 
-Without a champion only the rule floor applies.
+Without a champion only the rules floor and baseline apply.
 """
 
-from tasks.gate.verdict import asks_for_look, has_earlier_words, has_first_rules, judge, look_of, same_policy
+from tasks.gate.verdict import (
+    asks_for_baseline,
+    asks_for_look,
+    has_earlier_words,
+    has_first_rules,
+    judge,
+    look_of,
+    same_policy,
+)
 
-__all__ = ["asks_for_look", "has_earlier_words", "has_first_rules", "judge", "look_of", "same_policy"]
+__all__ = [
+    "asks_for_baseline",
+    "asks_for_look",
+    "has_earlier_words",
+    "has_first_rules",
+    "judge",
+    "look_of",
+    "same_policy",
+]

@@ -32,11 +32,13 @@ class Reference:
     """The version that the candidate is compared with: the champion, or the anchor of policy "not_worse".
 
     `identity` is the digest of the version's weights, `excess` the selection bias of its accuracy on these rows.
+    `baseline` names the model that has learned nothing, if the reference is that model: then there is no version.
     """
 
     version: str | None
     identity: str
     excess: float = 0.0
+    baseline: str = ""
 
 
 def alpha_of(settings: GateSettings) -> float:
@@ -106,6 +108,7 @@ def take_look(
         passed=passed and compared.second_p <= alpha_of(settings),
         reference_error=compared.reference_error,
         standard_error=compared.standard_error,
+        baseline=reference.baseline,
     )
     return look, reign.after(look)
 

@@ -33,6 +33,19 @@ class MeasureOfLook(Protocol):
     def better_by_flips(self) -> bool:
         """Whether question "better" is tested by sign flips, whose p-values have a lower limit."""
 
+    def values(self, look: Look) -> tuple[float, float]:
+        """The metric of the candidate and of the reference."""
+
+    def spell(self, value: float) -> str:
+        """A value of the metric, for a sentence."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric, in a sentence."""
+
+    def change(self, look: Look) -> str:
+        """What the new model did otherwise than the reference, for people who do not read statistics."""
+
     def compared(self, look: Look) -> str:
         """What was measured, as the start of a rule's explanation."""
 
@@ -49,6 +62,13 @@ class MeasureOfLook(Protocol):
         self, look: Look, labels: Array, columns: Mapping[str, Array], other: str
     ) -> dict[str, tuple[float, float]]:
         """(recorded, computed again) by name, from `predictions.parquet`; `other` is the reference's column."""
+
+
+def reference_word(look: Look) -> str:
+    """The model that a look compares the candidate with, as a noun."""
+    if look.baseline:
+        return "baseline"
+    return "champion" if look.question == "better" else "reference"
 
 
 def measure_of(look: Look) -> MeasureOfLook:

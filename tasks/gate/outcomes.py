@@ -19,7 +19,7 @@ from training.settings.schema import GateSettings
 if TYPE_CHECKING:
     from tasks.gate.measures import MeasureOfLook
 
-Side = Literal["candidate", "champion", "anchor"]
+Side = Literal["candidate", "champion", "anchor", "baseline"]
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,13 @@
 """Compute the verdict from an evaluation and its looks; pure functions without side effects."""
 
+from tasks.gate.baseline import baseline_rule
+from tasks.gate.decision_sentence import decision_sentence
 from tasks.gate.outcomes import gate_of
 from tasks.gate.rules import better_rule, floor_rule, not_worse_rule
 from tasks.gate.selection import choice_of
 from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
 from training.settings.schema import GateSettings
-
-# Phrases in verdicts of earlier Evergreen versions.
-_EARLIER_WORDS = (
-    "Promoted, the first: ",
-    " are left after correction for the choice",
-    ". Needed is a",
-    " can't show so little",
-    ". Having been chosen on these rows adds",
-    ". Raise gate.horizon, or test on fresh rows",
-)
 
 
 def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
@@ -28,25 +20,33 @@ def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...
     rules = _rules(evaluation, settings, looks)
     promote = all(rule.passed for rule in rules)
     chosen = _choice(evaluation, looks) if promote else None
-    return Verdict(
+    verdict = Verdict(
         promote=promote,
-        summary=_summary(evaluation, rules, promote, chosen) + _origin(evaluation),
+        summary="",
         rules=rules,
         champion_version=evaluation.champion_version,
         policy=settings.model_dump(),
         looks=looks,
         choice=chosen,
     )
+    return verdict.model_copy(update={"summary": decision_sentence(verdict, evaluation)})
 
 
 def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
     """Whether the candidate is compared with the champion; a candidate below the floor is not, and spends nothing."""
+    return evaluation.champion is not None and _reaches_floor(evaluation, settings)
+
+
+def _reaches_floor(evaluation: Evaluation, settings: GateSettings) -> bool:
     problem, candidate = problem_of(evaluation.candidate), evaluation.candidate
-    return (
-        evaluation.champion is not None
-        and not problem.not_finite(candidate)
-        and problem.floor_value(candidate) >= settings.floor
-    )
+    return not problem.not_finite(candidate) and problem.floor_value(candidate) >= settings.floor
+
+
+def asks_for_baseline(evaluation: Evaluation, settings: GateSettings) -> bool:
+    """Whether the candidate is compared with the model that has learned nothing: without a champion, from the floor."""
+    if evaluation.champion is not None or not evaluation.baseline or not settings.baseline:
+        return False
+    return _reaches_floor(evaluation, settings)
 
 
 def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
@@ -65,8 +65,7 @@ def has_first_rules(verdict: Verdict) -> bool:
 
 def has_earlier_words(verdict: Verdict) -> bool:
     """Whether an earlier version of Evergreen wrote the texts of `verdict`, by the same rules as :func:`judge`."""
-    texts = (verdict.summary, *(rule.explanation for rule in verdict.rules))
-    return any(words in text for words in _EARLIER_WORDS for text in texts)
+    return "baseline" not in verdict.policy
 
 
 def _check(evaluation: Evaluation) -> None:
@@ -85,6 +84,10 @@ def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ..
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
     floor = floor_rule(evaluation, settings.floor)
+    if asks_for_baseline(evaluation, settings):
+        if not looks:
+            raise ValueError(f"the candidate was not compared with {evaluation.baseline}")
+        return (floor, baseline_rule(looks[0]))
     if not asks_for_look(evaluation, settings):
         return (floor,)
     look = look_of(looks, settings.policy)
@@ -102,35 +105,8 @@ def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
 def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
     """Correction for selection bias; None unless the candidate passed "better" by accuracy against the champion."""
     look = look_of(looks, "better")
-    if look is None or not look.passed or look.measure != "accuracy":
+    if look is None or look.baseline or not look.passed or look.measure != "accuracy":
         return None
     if look.reference_version != evaluation.champion_version:
         return None
     return choice_of(look, problem_of(evaluation.candidate).floor_value(evaluation.candidate))
-
-
-def _origin(evaluation: Evaluation) -> str:
-    """End of a fine-tuned candidate's summary: the weights that its training started from."""
-    if evaluation.initial is None:
-        return ""
-    parent = "this version" if evaluation.champion_is_parent else evaluation.initial.name
-    return f"; the candidate was fine-tuned from {parent}"
-
-
-def _summary(evaluation: Evaluation, rules: tuple[Rule, ...], promote: bool, chosen: Choice | None) -> str:
-    failed = "; ".join(rule.explanation for rule in rules if not rule.passed)
-    champion = evaluation.champion
-    if champion is None:
-        return f"Promoted as first champion: {rules[0].explanation}" if promote else f"Not promoted: {failed}"
-    name = f"version {evaluation.champion_version}" if evaluation.champion_version else "the champion"
-    if not promote:
-        return f"Kept {name}: {failed}"
-    scores, compared = problem_of(champion).against(evaluation.candidate, champion), rules[1].explanation
-    # A regression's rule begins with the scores, unless it compares with an anchor.
-    if compared.startswith(scores):
-        return f"Promoted over {name}: {compared}"
-    text = f"Promoted over {name}: {scores}"
-    if chosen is not None:
-        text += f", a gain of {100 * chosen.gain:.2f} points, {100 * chosen.corrected_gain:.2f} points after "
-        text += "correction for selection bias"
-    return f"{text}; {compared}"

@@ -1,4 +1,4 @@
-"""Write predictions to disk, atomically: one Parquet file, or a folder of part files."""
+"""Write predictions to disk, atomically: one Parquet or CSV file, or a folder of Parquet part files."""
 
 import errno
 import re
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.inference.csv_rows import csv_writer, flat
 from tasks.inference.outputs import Outputs, Totals
 from training.errors import SettingError
 from training.problems.base import Predictions
@@ -24,12 +25,24 @@ _OWN_COLUMNS = {"where", "model", "version"}
 _GROUP_BYTES = 32 << 20
 _GROUPS_A_PART = 16
 _OCCUPIED = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_FILES = (".parquet", ".csv")
+_OTHER_FORMATS = frozenset(
+    (
+        *(".arrow", ".avro", ".feather", ".json", ".jsonl", ".npy", ".orc", ".parq", ".pq", ".tsv", ".txt"),
+        *(".xls", ".xlsx", ".bz2", ".gz", ".zip", ".zst"),
+    )
+)
 _LONGEST_NAME = 220  # bytes; file systems allow 255, and a temporary name is longer
 
 
 def is_one_file(output: Path) -> bool:
-    """Whether `output` is one file (its name ends in .parquet) and not a folder of part files."""
-    return output.suffix.lower() == ".parquet"
+    """Whether `output` is one file (its name ends in .parquet or .csv) and not a folder of part files."""
+    return output.suffix.lower() in _FILES
+
+
+def is_csv(output: Path) -> bool:
+    """Whether `output` is a CSV file by its name."""
+    return output.suffix.lower() == ".csv"
 
 
 def check_places(source: Path, output: Path, overwrite: bool) -> None:
@@ -67,7 +80,12 @@ def check_places(source: Path, output: Path, overwrite: bool) -> None:
 
 
 def _check_name(output: Path) -> None:
-    """Refuse a name that is too long for the temporary name made of it."""
+    """Refuse a name that is too long for the temporary name made of it, or that promises another format."""
+    if output.suffix.lower() in _OTHER_FORMATS and not output.is_dir():
+        raise SettingError(
+            f"output: {output} ends in {output.suffix}, which is not written. A name that ends in "
+            f"{' or '.join(_FILES)} gives one file, a name without an ending a folder of Parquet files."
+        )
     if (length := len(output.name.encode())) > _LONGEST_NAME:
         raise SettingError(
             f"output: the name {output.name} has {length} bytes, more than {_LONGEST_NAME}. Give a shorter name."
@@ -111,7 +129,8 @@ class PredictionWriter:
     totals: Totals = field(init=False)
     _pending: list[pa.Table] = field(default_factory=list)
     _pending_rows: int = 0
-    _writer: pq.ParquetWriter | None = None
+    as_csv: bool = False
+    _writer: pq.ParquetWriter | pa.csv.CSVWriter | None = None
     _groups: int = 0
 
     def __post_init__(self) -> None:
@@ -145,14 +164,14 @@ class PredictionWriter:
             self._writer = None
         if self._writer is None:
             part = self.path / f"part-{self._groups // _GROUPS_A_PART:05d}.parquet"
-            self._writer = pq.ParquetWriter(
-                self.path if self.one_file else part,
-                rows.schema,
-                compression="zstd",
-                write_page_checksum=True,
-            )
+            self._writer = self._opened(self.path if self.one_file else part, rows.schema)
         self._writer.write_table(rows.slice(0, self.group_rows).combine_chunks())
         self._groups += 1
+
+    def _opened(self, file: Path, schema: pa.Schema) -> pq.ParquetWriter | pa.csv.CSVWriter:
+        if self.as_csv:
+            return csv_writer(file, schema)
+        return pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
 
     def _table(self, where: npt.NDArray[np.object_], predictions: Predictions) -> pa.Table:
         columns = {
@@ -161,7 +180,8 @@ class PredictionWriter:
             "model": pa.array([self.model] * len(where), pa.string()),
             "version": pa.array([self.version] * len(where), pa.string()),
         }
-        return pa.table(columns).replace_schema_metadata(self.outputs.metadata)
+        rows = pa.table(columns).replace_schema_metadata(self.outputs.metadata)
+        return flat(rows) if self.as_csv else rows
 
 
 def _foreign(folder: Path) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tasks.gate.measures import Array, NotWorse
+from tasks.gate.measures import Array, NotWorse, reference_word
 from tasks.gate.needed import critical
 from tasks.gate.wording import POWER, TOO_FEW, p_value
 from tasks.problems.regression.measures import rows_needed
@@ -29,13 +29,24 @@ class MeanLoss:
     losses: Callable[[Array, Array], Array]
     better_by_flips: ClassVar[bool] = True
 
+    def values(self, look: Look) -> tuple[float, float]:
+        """Both mean losses."""
+        return _loss(look), look.reference_error
+
+    def spell(self, value: float) -> str:
+        """A mean loss as the metric."""
+        return self.spelled(value)
+
+    def change(self, look: Look) -> str:
+        """Both values of the metric."""
+        ours, theirs = map(self.spelled, self.values(look))
+        return f"{self.metric} {ours} against {theirs} on {counted(look.rows, self.row)}"
+
     def compared(self, look: Look) -> str:
         """Both values of the metric, and the numbers of rows on which each of the models has the lower loss."""
-        other = "champion" if look.question == "better" else "reference"
-        return (
-            f"{self.metric} {self.spelled(_loss(look))} against {self.spelled(look.reference_error)} of the {other}; "
-            f"the candidate's loss is lower on {counted(look.gained, self.row)}, higher on {look.lost:,}"
-        )
+        ours, theirs = map(self.spelled, self.values(look))
+        text = f"{self.metric} {ours} against {theirs} of the {reference_word(look)}; the candidate's loss is lower on "
+        return f"{text}{counted(look.gained, self.row)}, higher on {look.lost:,}"
 
     def would_need(self, look: Look) -> str:
         """The value that would pass, and the number of rows on which the measured one would pass."""

@@ -57,6 +57,8 @@ def version_description(
     )
     if plan.initial is not None:
         text += f" Fine-tuned from {plan.initial.words}."
+    if plan.data_changes:
+        text += f" Data since the run before: {plan.data_changes}."
     if trained.threshold is not None:
         text += f" It answers {version.classes[1]!r} from a probability of {trained.threshold:.4g} on."
     if evaluation is None or verdict is None:

@@ -16,7 +16,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.gate import asks_for_look, look_of
+from tasks.gate import asks_for_baseline, asks_for_look, look_of
+from tasks.gate.baseline import baseline_look
 from tasks.gate.look import Reference, key_of, take_look
 from tasks.gate.outcomes import Outcomes, Side, read_outcomes
 from tasks.gate.reign import DamagedReignError, Reign, read_reign, rebuilt_reign
@@ -140,9 +141,13 @@ def take_looks(
 ) -> tuple[Look, ...]:
     """Take the looks that the policy requires for candidate version `number`, and record them in the registry.
 
-    Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": a candidate that passes
+    Without a champion, the look is one at the model that has learned nothing, which is not recorded: it can be taken
+    again. Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": one that passes
     both becomes the anchor.
     """
+    if asks_for_baseline(evaluation, settings):
+        outcomes = read_outcomes(evaluation.candidate.problem, Path(evaluation.predictions), "baseline")
+        return (baseline_look(evaluation, weights, outcomes, settings),)
     if not asks_for_look(evaluation, settings):
         return ()
     side: Side = "anchor" if settings.policy == "not_worse" and evaluation.anchor_version else "champion"

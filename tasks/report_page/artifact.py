@@ -36,6 +36,11 @@ def markdown(inputs: ReportInputs, links: str = "", command: str = "") -> str:
     ]
     if inputs.trained.reproducible is False:
         blocks += ["## Not reproducible", escape(inputs.trained.reproducible_reason)]
+    if release.data is not None and release.data.changes:
+        blocks += [
+            "## Changed since the champion's data",
+            "\n".join(f"- {escape(change.sentence)}" for change in release.data.changes),
+        ]
     if inputs.changes:
         blocks += [
             "## Changed since the last run",

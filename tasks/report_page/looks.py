@@ -24,8 +24,9 @@ def look_facts(verdict: Verdict) -> tuple[LookFacts, ...]:
 
 def _facts(look: Look, verdict: Verdict) -> LookFacts:
     strict = look.error_control == "strict"
+    planned = [("Comparison with this version", f"{look.number:,} of {look.horizon:,} planned")]
     facts = [
-        ("Comparison with this version", f"{look.number:,} of {look.horizon:,} planned"),
+        *([] if look.baseline else planned),
         ("Rows compared", f"{look.rows:,}, of which the models differ on {look.gained + look.lost:,}"),
         (
             "Error probability spent so far",
@@ -40,4 +41,4 @@ def _facts(look: Look, verdict: Verdict) -> LookFacts:
         name = f"Selection bias in the accuracy of version {look.reference_version}"
         facts.append((name, f"some {points(look.reference_excess)} points"))
     word = "better than" if look.question == "better" else "not worse than"
-    return LookFacts(f"Is it {word} version {look.reference_version}?", tuple(facts))
+    return LookFacts(f"Is it {word} {look.baseline or f'version {look.reference_version}'}?", tuple(facts))

@@ -13,6 +13,7 @@ from tasks.report_page import charts, tables, wording
 from tasks.report_page.data_views import view_of
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.looks import look_facts
+from tasks.report_page.profile_view import profile_context
 from tasks.report_page.sections import sections_of
 from training.printable import printable
 from training.records import DatasetVersion, Split
@@ -83,6 +84,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         **view.data(),
         **_time_context(inputs),
         **_data_context(inputs.dataset),
+        **profile_context(inputs.release, inputs.dataset),
     }
 
 

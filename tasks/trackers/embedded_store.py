@@ -28,6 +28,7 @@ _ALL_ALIASES = "select name, alias, version from registered_model_aliases"
 _CHAMPION = "select version from registered_model_aliases where name = ? and alias = 'champion'"
 _DELETED = "select experiment_id from experiments where name = ? and lifecycle_stage = 'deleted'"
 _VERSION_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
+_MODEL_TAGS = "select key, value from registered_model_tags where name = ?"
 _RUNNING = (
     "select distinct recipe.value, key.value from runs "
     "join tags recipe on recipe.run_uuid = runs.run_uuid and recipe.key = 'evergreen.recipe' "
@@ -113,6 +114,17 @@ def tags_of_version(home: Home, model: str, number: str) -> dict[str, str]:
     try:
         with opened(home) as store:
             return dict(store.execute(_VERSION_TAGS, (model, number)))
+    except sqlite3.Error:
+        return {}
+
+
+def tags_of_model(home: Home, model: str) -> dict[str, str]:
+    """Tags of the registered model; {} without this model, or when the store can't be read."""
+    if not store_file(home).is_file():
+        return {}
+    try:
+        with opened(home) as store:
+            return dict(store.execute(_MODEL_TAGS, (model,)))
     except sqlite3.Error:
         return {}
 

@@ -17,7 +17,7 @@ from tasks.trackers.paged_search import all_pages
 from tasks.trackers.provenance import FLOW_RUN_TAG, dataset_inputs, flow_run_tags, origin_tags
 from tasks.trackers.publisher import AFTER_ERROR_S, within
 from tasks.trackers.publisher import Publisher as Publisher
-from training.errors import SettingError, StopRequestedError
+from training.errors import HeldError, SettingError, StopRequestedError
 from training.plan import RunPlan
 from training.records import DatasetVersion
 from training.redaction import redact
@@ -32,6 +32,7 @@ RUN_KEY_TAG = "evergreen.run_key"
 RECIPE_TAG = "evergreen.recipe"  # of an MLflow run: the recipe's name
 HOME_TAG = "evergreen.home"  # identifies the home that a run belongs to, in a store that several homes share
 ERROR_TAG = "evergreen.error"
+DATA_TAG = "evergreen.data"  # how the run's dataset differs from the champion's
 LONGEST_REASON = 500  # characters of an error or a reason in a tag, which MLflow's pages show whole
 _DELETED = "deleted"  # MLflow keeps a deleted experiment, with its name, until `mlflow gc`
 PARENT_RUN_TAG = "mlflow.parentRunId"  # MLflow shows a run with this tag below its parent
@@ -114,11 +115,14 @@ def experiment_name(plan: RunPlan) -> str:
 
 def experiment_of(client: "MlflowClient", plan: RunPlan) -> str:
     """Id of the run's experiment, which is created if it does not exist."""
-    name = experiment_name(plan)
     check_embedded_experiment(plan)
-    experiment = client.get_experiment_by_name(name) or _new_experiment(client, plan, name)
-    if experiment.lifecycle_stage == _DELETED:
-        raise _deleted(plan, experiment.experiment_id)
+    check_experiment(client, plan)
+    return experiment_named(client, Home(Path(plan.home)), plan.settings.tracking.uri, experiment_name(plan))
+
+
+def experiment_named(client: "MlflowClient", home: Home, uri: str | None, name: str) -> str:
+    """Id of the experiment `name`, which is created if it does not exist. `uri` is the setting `tracking.uri`."""
+    experiment = client.get_experiment_by_name(name) or _new_experiment(client, home, uri, name)
     return str(experiment.experiment_id)
 
 
@@ -171,13 +175,13 @@ def _deleted(plan: RunPlan, experiment_id: str) -> SettingError:
     )
 
 
-def _new_experiment(client: "MlflowClient", plan: RunPlan, name: str) -> "Experiment":
+def _new_experiment(client: "MlflowClient", home: Home, uri: str | None, name: str) -> "Experiment":
     from mlflow.exceptions import MlflowException
 
     location = None
-    if not (plan.settings.tracking.uri or "").startswith("http"):
+    if not (uri or "").startswith("http"):
         # With a bare database MLflow would write artifacts under the working directory; a server has its own root.
-        location = artifacts_of(Home(Path(plan.home)), name).as_uri()
+        location = artifacts_of(home, name).as_uri()
     try:
         client.create_experiment(name, artifact_location=location)
     except MlflowException as error:
@@ -235,7 +239,7 @@ def close_run(client: "MlflowClient", run_id: str, status: str) -> None:
 
 @contextmanager
 def failure_recorded(plan: RunPlan) -> Iterator[None]:
-    """Set the MLflow run's final status when the block fails: FAILED for an error, KILLED for an interruption."""
+    """Set the MLflow run's final status when the block fails: FAILED for an error, KILLED if interrupted or held."""
     try:
         yield
     except BaseException as error:
@@ -247,6 +251,10 @@ def failure_recorded(plan: RunPlan) -> Iterator[None]:
 def _record_failure(plan: RunPlan, error: BaseException) -> None:
     client = connect_once(plan)
     run_id = open_run(client, plan)
+    if isinstance(error, HeldError):
+        client.set_tag(run_id, DATA_TAG, redact(str(error))[:LONGEST_REASON])
+        close_run(client, run_id, "KILLED")
+        return
     client.set_tag(run_id, ERROR_TAG, redact(f"{type(error).__name__}: {error}")[:LONGEST_REASON])
     stopped = isinstance(error, StopRequestedError) or not isinstance(error, Exception)
     close_run(client, run_id, "KILLED" if stopped else "FAILED")

@@ -37,7 +37,7 @@ def origin_tags(plan: RunPlan) -> dict[str, str]:
     """Tags for a run: user, recipe file, commit of the recipe's Git repository, and a fine-tuned model's parent."""
     recipe = Path(plan.recipe.path)
     tags = {"mlflow.source.name": str(recipe), "mlflow.source.type": "LOCAL", **parent_tags(plan)}
-    if user := _user():
+    if user := user_name():
         tags["mlflow.user"] = user
     if commit := _git(recipe, "rev-parse", "HEAD"):
         tags["mlflow.source.git.commit"] = commit
@@ -152,7 +152,8 @@ def _profile(version: DatasetVersion, split: Split) -> dict[str, Any]:
     return profile
 
 
-def _user() -> str | None:
+def user_name() -> str | None:
+    """Name of the user who runs this process, if there is one."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container may run under a user id without a name

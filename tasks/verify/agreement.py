@@ -46,6 +46,8 @@ def finished(run: Evidence) -> Outcome:
         return judged(
             [f"release.json exists, but no output of step {step}" for step in missing], "outputs of all steps"
         )
+    if run.data_check is not None and run.data_check.outcome == "held" and not made["train"]:
+        return Outcome(True, run.data_check.summary)
     last = f"; the last failure: {run.failures[-1].error}" if run.failures else ""
     return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{last}")
 
@@ -200,6 +202,8 @@ def scores_follow(run: Evidence) -> Outcome:
 def _recounted(
     look: Look, labels: npt.NDArray[Any], columns: Mapping[str, npt.NDArray[Any]], evaluation: Evaluation
 ) -> Pairs:
+    if look.baseline:
+        return measure_of(look).recounted(look, labels, columns, "baseline")
     other = "anchor" if look.reference_version == evaluation.anchor_version else "champion"
     return measure_of(look).recounted(look, labels, columns, other)
 

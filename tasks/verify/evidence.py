@@ -22,9 +22,10 @@ from training.data.manifest import read_manifest, read_parts
 from training.data.sample_order import Rows, SampleOrder
 from training.errors import DataError
 from training.plan import RunPlan
+from training.profile_records import DataCheck
 from training.records import DatasetVersion, Record, Release, TrainedModel
 from training.storage.paths import TRAINED, Home, RunPaths
-from training.storage.record_files import DamagedError, read_record
+from training.storage.record_files import DamagedError, find_record, read_record
 from training.trainers import rows
 from training.trainers.base import trainer_named
 from training.trainers.early_stopping import last_epoch
@@ -64,6 +65,11 @@ class Evidence:
     def is_finished(self) -> bool:
         """Whether the run recorded its outcome, which it does last."""
         return self.paths.release.is_file()
+
+    @cached_property
+    def data_check(self) -> DataCheck | None:
+        """The comparison of the dataset with the champion's; None before it was compared."""
+        return find_record(self.paths.data_check, DataCheck, self.paths.root.name)
 
     @property
     def is_trial(self) -> bool:

@@ -22,6 +22,7 @@ from training.data.dataset import binary_to_numpy
 from training.data.manifest import check_parts, read_parts
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
+from training.profile_records import DataCheck
 from training.recipe_copy import check_copy
 from training.records import DatasetVersion, Evaluation, Record, Release, ReplayOutcome, Split, TrainedModel
 from training.storage.files import digest_file
@@ -40,6 +41,7 @@ def records(run: Evidence) -> Outcome:
         paths.model / TRAINED: (TrainedModel, owner),
         paths.release: (Release, owner),
         paths.replay: (ReplayOutcome, owner),
+        paths.data_check: (DataCheck, owner),
     }
     for folder in comparison_folders(paths):
         whole[folder / COMPARISON] = Comparison, owner_of(folder)

@@ -331,7 +331,8 @@ def test_one_changed_image_makes_a_new_run_and_says_what_changed(home: Home, tmp
     assert not second.reused
     assert second.dataset_fingerprint != first.dataset_fingerprint
     kept = json.loads(home.run("digits", second.run_key).ingredients.read_text())
-    assert [change.partition(":")[0] for change in kept["changes"]] == ["data"]
+    assert kept["changes"] == ["data: +1 image, 1 removed"]
+    assert second.data_changes == "+1 image, 1 removed"
 
 
 @pytest.mark.slow

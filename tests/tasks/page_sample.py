@@ -189,7 +189,10 @@ def report(names: tuple[str, ...] = DIGITS, with_champion: bool = True, floor: f
             "code": KEY[::-1],
             "versions": {"torch": "2.14.0", "torchvision": "0.29.0", "numpy": "2.4.6"},
         },
-        changes=("data: b0e1c2d3a4f5… -> 3a6eb0790f39…", "settings.training.epochs: 10 -> 12"),
+        changes=(
+            "data: +250 images (crosses: new class, 150), 0 removed",
+            "settings.training.epochs: 10 -> 12",
+        ),
         example_pictures=pictures,
         commands=(
             ("evergreen predict digits --input new/", "Scores new images with the champion."),

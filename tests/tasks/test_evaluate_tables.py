@@ -104,7 +104,7 @@ def test_a_better_regression_replaces_the_champion(second: tuple[Candidate, Rele
     (look,) = release.verdict.looks
     assert (look.measure, look.passed) == ("squared_error", True)
     assert look.rows == new_candidate.evaluation.rows
-    assert "Promoted over version 1: RMSE" in release.verdict.summary
+    assert release.verdict.summary.startswith("Promoted over version 1: RMSE")
 
 
 def test_the_registered_version_says_what_it_is(second: tuple[Candidate, Release]) -> None:

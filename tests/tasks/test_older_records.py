@@ -73,8 +73,9 @@ def test_a_recorded_comparison_is_judged_as_before() -> None:
     assert not verdict.promote
     assert [rule.name for rule in verdict.rules] == ["floor", "better", "class_drop"]
     assert verdict.rules[0].explanation == "accuracy 75.00 % on 4 rows reaches the floor of 0.00 %"
-    assert verdict.summary.startswith(
-        "Kept version 1: the candidate alone is right on 0 rows, the champion alone on 0: p = 1, z = 0.00; comparison "
+    assert verdict.summary == "Kept version 1: the new model got as many of 4 rows right"
+    assert verdict.rules[1].explanation.startswith(
+        "the candidate alone is right on 0 rows, the champion alone on 0: p = 1, z = 0.00; comparison "
         "1 with version 1 needs z above 3.29 or p at most 0.0005: not shown to be better. To pass on these 4 "
         "rows, the gain must be at least about "
     )

@@ -32,6 +32,7 @@ log = logging.getLogger("evergreen.dataset")
 _THREADS = min(8, os.cpu_count() or 1)  # crc32 releases the global interpreter lock (GIL)
 _INPUTS = "inputs.npy"
 _COLUMNS = (_INPUTS, "targets.npy", "digests.npy")
+_PIXELS = "pixels.npy"
 _CHECKSUMS = "checksums.json"
 _BLOCK = 8 << 20
 _ATTEMPTS = 3
@@ -48,15 +49,17 @@ class Columns:
     class numbers (int64), or the numbers to predict of a regression (float64).
 
     `digests` holds the first 8 bytes of each row's digest. `validation` marks the rows of the source's own
-    validation split; None when the source has no such rows. `unchecked` marks the rows whose images :meth:`read` has
-    yet to compare with their digests; None when :func:`open_columns` has checked all images. `weights` says how much
-    each row counts (float64, at least 0); None when all rows count the same.
+    validation split; None when the source has no such rows. `pixels` holds the first 8 bytes of the digest of each
+    image, where rows are images with classes. `unchecked` marks the rows whose images :meth:`read` has yet to compare
+    with their digests; None when :func:`open_columns` has checked all images. `weights` says how much each row counts
+    (float64, at least 0); None when all rows count the same.
     """
 
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     digests: npt.NDArray[np.uint64]
     validation: npt.NDArray[np.bool_] | None = None
+    pixels: npt.NDArray[np.uint64] | None = None
     unchecked: npt.NDArray[np.bool_] | None = None
     folder: Path | None = None
     weights: npt.NDArray[np.float64] | None = None
@@ -93,7 +96,8 @@ class Columns:
 
     def _check(self, row: int, image: npt.NDArray[Any]) -> None:
         assert self.folder is not None
-        if int.from_bytes(hashlib.sha256(image.tobytes()).digest()[:8], sys.byteorder) != self.digests[row]:
+        assert self.pixels is not None
+        if int.from_bytes(hashlib.sha256(image.tobytes()).digest()[:8], sys.byteorder) != self.pixels[row]:
             (self.folder / _CHECKSUMS).unlink(missing_ok=True)
             raise TransientError(
                 f"{self.folder / _INPUTS}: row {row} is not what was written; the next attempt unpacks the file "
@@ -135,7 +139,9 @@ def _files(version: DatasetVersion, split: Split) -> tuple[str, ...]:
     """Names of the unpacked files of a split: those of fields of :class:`Columns`."""
     marked = split == "train" and version.validation_rows is not None
     weighted = version.table is not None and version.table.weight is not None
-    return (*_COLUMNS, *(["validation.npy"] if marked else []), *(["weights.npy"] if weighted else []))
+    images = (_PIXELS,) if version.table is None else ()
+    marks = ("validation.npy",) if marked else ()
+    return (*_COLUMNS, *marks, *images, *(("weights.npy",) if weighted else ()))
 
 
 def _stamp(folder: Path) -> tuple[int, int] | None:
@@ -223,8 +229,9 @@ def _write_header(stream: BinaryIO, kind: "np.dtype[Any]", shape: tuple[int, ...
 def _unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
     rows = version.rows(split)
     labels, digests, marks = np.empty(rows, np.int64), np.empty(rows, np.uint64), np.empty(rows, np.bool_)
+    pixels = np.empty(rows, np.uint64)
     marked = "validation.npy" in _files(version, split)
-    columns = ["image", "label", "digest", *(["validation"] if marked else [])]
+    columns = ["image", "label", "digest", "pixels", *(["validation"] if marked else [])]
     start = 0
     # Written to a file, not to a memory map: on a full disk, a file write raises an error, but a write to mapped
     # memory kills the process.
@@ -234,11 +241,13 @@ def _unpack_images(version: DatasetVersion, split: Split, folder: Path) -> None:
             stop = start + len(table)
             images.write(binary_to_numpy(table["image"], np.uint8).data)
             labels[start:stop] = table["label"].to_numpy()
-            digests[start:stop] = binary_to_numpy(table["digest"], np.uint64).reshape(-1, 2)[:, 0]
+            for name, array in (("digest", digests), ("pixels", pixels)):
+                array[start:stop] = binary_to_numpy(table[name], np.uint64).reshape(-1, 2)[:, 0]
             if marked:
                 marks[start:stop] = table["validation"].to_numpy()
             start = stop
     np.save(folder / "targets.npy", labels)
     np.save(folder / "digests.npy", digests)
+    np.save(folder / _PIXELS, pixels)
     if marked:
         np.save(folder / "validation.npy", marks)

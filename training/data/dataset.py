@@ -45,10 +45,13 @@ def part_schema(width: int, marked: bool = False) -> pa.Schema:
         [
             pa.field("image", pa.binary(width), nullable=False),
             pa.field("label", pa.int32(), nullable=False),
-            # First half of the sha256 of the image's bytes.
+            # First half of the sha256 of the source's pixels, before conversion and resizing: settings that change no
+            # row leave each row in its split.
             pa.field("digest", pa.binary(16), nullable=False),
             # First half of the sha256 of the source's row, before decoding and resizing.
             pa.field("source", pa.binary(16), nullable=False),
+            # First half of the sha256 of `image`. Equal images are copies, whatever they were made of.
+            pa.field("pixels", pa.binary(16), nullable=False),
             pa.field("where", pa.string(), nullable=False),
         ]
     )

@@ -1,12 +1,14 @@
 """Digests of a dataset version's rows, to find rows of one version in another.
 
-Each row has two digests. Of an image, `digest` is of its pixels, and `source` of the source's row before decoding and
-resizing: `digest` still agrees when a file was stored in another format, `source` when images were resized to another
-size. Of a row of a table, `digest` is of its group if the source has groups, else of its features, and `source` is of
-its features. Two rows are the same when either digest agrees; so all rows of a group count as the same. A digest here
-is the first 8 bytes of a sha256.
+Each row has two or three digests. Of an image, `digest` is of its pixels before they were converted and resized, and
+`source` of the source's row before decoding: `digest` still agrees when a file was stored in another format, `source`
+when a library decodes it to other pixels. Of a row of a table, `digest` is of its group if the source has groups, else
+of its key or its features; `key` is of its key, if rows have keys, and `source` is of its features. Two rows are the
+same when one of these digests agrees. So all rows of a group count as the same; a changed row is found by its key, and
+a row that got a key later by its features. A digest here is the first 8 bytes of a sha256.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ Digests = npt.NDArray[np.uint64]
 
 
 def known_rows(version: DatasetVersion, split: Split) -> Digests:
-    """Sorted digests of both kinds of all rows of a split, at most 16 bytes per row.
+    """Sorted digests of all kinds of all rows of a split, at most 24 bytes per row.
 
     An older dataset version, without the column `source`, has digests of pixels only. Raises :class:`DataError` when a
     part file can't be read.
@@ -52,19 +54,32 @@ def rows_among(version: DatasetVersion, split: Split, known: Digests) -> npt.NDA
     return among
 
 
-def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
-    digests: dict[str, list[Digests]] = {}
+def part_tables(version: DatasetVersion, split: Split, columns: list[str]) -> Iterator[pa.Table]:
+    """Those of `columns` that a split's part files have, one table for each file.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
     for part in version.parts[split]:
         path = Path(version.path) / part.path
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                names = [name for name in ("digest", "source") if name in file.schema_arrow.names]
-                table = file.read(names)
+                yield file.read([name for name in columns if name in file.schema_arrow.names])
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: can't be read ({error}).") from error
-        for name in names:
-            first = binary_to_numpy(table[name], np.uint64).reshape(-1, 2)[:, 0]
-            digests.setdefault(name, []).append(first)
+
+
+def first_halves(digests: pa.ChunkedArray | pa.Array) -> Digests:
+    """The first 8 bytes of each digest of 16 bytes."""
+    column = digests if isinstance(digests, pa.ChunkedArray) else pa.chunked_array([digests])
+    halves: Digests = binary_to_numpy(column, np.uint64).reshape(-1, 2)[:, 0]
+    return halves
+
+
+def _digests(version: DatasetVersion, split: Split) -> dict[str, Digests]:
+    digests: dict[str, list[Digests]] = {}
+    for table in part_tables(version, split, ["digest", "key", "source"]):
+        for name in table.column_names:
+            digests.setdefault(name, []).append(first_halves(table[name]))
     return {name: np.concatenate(parts) for name, parts in digests.items()}

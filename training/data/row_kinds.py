@@ -92,6 +92,21 @@ def make_table_version(*arguments: Any, **options: Any) -> DatasetVersion:
     return preparation.make_table_version(*arguments, **options)
 
 
+def with_profile(
+    version: DatasetVersion, folder: Path, files: SourceFiles, settings: DataSettings
+) -> DatasetVersion:
+    """The version with its profile; its part files are still in `folder`."""
+    from training.data.profiles.making import profile_of
+    from training.data.tables.typed_copy import read_notes
+
+    notes = read_notes(Path(files.root)) if files.kind in ("table", "text") else None
+    profile = profile_of(version, folder, counted=notes is not None and not notes.target)
+    about: dict[str, Any] = {"subset": (settings.max_train_rows, settings.max_test_rows)}
+    if notes is not None and notes.newest is not None:
+        about |= {"newest": notes.newest, "newest_is_date": notes.time == "date"}
+    return version.model_copy(update={"profile": profile.model_copy(update=about)})
+
+
 def model_inputs(rows: "pa.Table", schema: TableSchema, prefix: str) -> "npt.NDArray[np.float32]":
     """See :func:`training.data.preprocessing.applying.model_inputs`."""
     from training.data.preprocessing import applying

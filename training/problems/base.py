@@ -5,7 +5,7 @@ and every task of the pipeline uses it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,16 @@ Predictions = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
 Weights = npt.NDArray[np.float64]
 Predict = Callable[[npt.NDArray[Any]], Predictions]
+
+
+class Baseline(NamedTuple):
+    """The model that has learned nothing: it answers the same for every row.
+
+    `words` name it in a sentence, such as "always answering 'no'".
+    """
+
+    predictions: Predictions
+    words: str
 
 
 class Problem(Objective, Protocol):
@@ -97,6 +107,14 @@ class Problem(Objective, Protocol):
         whose objective is :class:`training.problems.objectives.WeighsRows` gets weights.
 
         Raises :class:`training.errors.TrainingError` when a prediction is not finite.
+        """
+
+    def baseline(
+        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+    ) -> Baseline | None:
+        """The model that has learned nothing but the targets of the train split, on `rows` test rows.
+
+        `train_targets` reads these targets. None for a problem for which no such model is defined.
         """
 
     def aligned(

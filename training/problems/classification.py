@@ -1,6 +1,6 @@
 """Classification: predict a class. The scores are computed in :mod:`training.problems.probabilities`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.percentages import percent_text, share_text
+from training.problems.base import Baseline
 from training.problems.objectives.classification import ClassificationObjective
 from training.problems.probabilities import (
     ClassificationScore,
@@ -73,6 +74,14 @@ class Classification(ClassificationObjective, SharedMethods):
             weights,
             self.thresholds[0],
         )
+
+    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
+        """Each class with its share of the training rows as probability: the commonest class is always the answer."""
+        del train_targets
+        counts = np.array(version.label_counts["train"], np.float64)
+        shares = (counts / counts.sum()).astype(np.float32)
+        words = f"always answering {version.classes[int(shares.argmax())]!r}"
+        return Baseline(np.tile(shares, (rows, 1)), words)
 
     def aligned(
         self, predictions: Probabilities, classes: tuple[str, ...], version: DatasetVersion

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from training.errors import TrainingError
-from training.problems.base import Predictions, Weights
+from training.problems.base import Baseline, Predictions, Weights
 from training.problems.mean_errors import MeanErrorMethods, mean_error
 from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
 from training.problems.skewed_means import Numbers
@@ -107,6 +107,12 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
             if name in classes:
                 errors[:, column] = predictions[:, classes.index(name)]
         return errors
+
+    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
+        """The mean of the noise, 0, for every pixel."""
+        del train_targets
+        errors = np.full((rows, len(version.classes)), _NO_NOISE_PREDICTED, np.float32)
+        return Baseline(errors, "always answering the mean of the noise")
 
     def row_errors(self, targets: Labels, predictions: Predictions) -> Numbers:
         """See :func:`errors_of`."""

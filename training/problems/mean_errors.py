@@ -4,14 +4,14 @@ A problem of this kind can be a single file: :class:`MeanErrorMethods` and the m
 have what the problem does not define itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.problems.base import Predictions, Targets, Weights
+from training.problems.base import Baseline, Predictions, Targets, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
@@ -88,6 +88,14 @@ class MeanErrorMethods(SharedMethods):
             "rows_per_s": rows_per_s,
         }
         return self.score_record.model_validate(values)
+
+    def baseline(
+        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+    ) -> Baseline | None:
+        """The median of the targets of the training rows, for every row."""
+        del version
+        median = float(np.median(train_targets()))
+        return Baseline(np.full(rows, median, np.float32), f"always answering the median {median:.4g}")
 
     def row_columns(self, targets: Targets, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""

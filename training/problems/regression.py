@@ -5,7 +5,7 @@ the target. An error is a prediction minus its target.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from training.problems.base import Predictions, Weights
+from training.problems.base import Baseline, Predictions, Weights
 from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.objectives.regression import RegressionObjective
 from training.problems.predicted_numbers import WORST, check_numbers, largest_of
@@ -71,6 +71,13 @@ class Regression(RegressionObjective, SharedMethods):
         """See :func:`score`."""
         del version
         return score(targets, predictions, confidence, latency_ms, rows_per_s, weights)
+
+    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Numbers], rows: int) -> Baseline:
+        """The mean of the targets of the training rows, for every row."""
+        del train_targets
+        assert version.table is not None  # it has the target
+        mean = version.table.target_mean
+        return Baseline(np.full(rows, mean, np.float32), f"always answering the mean {shown(mean)}")
 
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""

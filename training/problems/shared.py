@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from training.problems.base import BuildModel, Predictions
+from training.problems.base import Baseline, BuildModel, Predictions, Targets
 from training.records import DatasetVersion, Evaluation, ProblemName, Score, TableSchema
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ class SharedMethods:
         """512 rows, whatever the model; a problem whose rows need more memory overrides this method."""
         del outputs, table
         return 512
+
+    def baseline(
+        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+    ) -> Baseline | None:
+        """None: no such model is defined."""
+        del version, train_targets, rows
+        return None
 
     def aligned(
         self, predictions: Predictions, classes: tuple[str, ...], version: DatasetVersion

@@ -22,6 +22,7 @@ from pydantic import (
 from training.redaction import SecretUrl
 from training.seams import STORES, TRACKERS, TRAINERS, formats_of, part_named
 from training.seams import TrainerName as TrainerName
+from training.settings.change_limits import check_limits
 from training.settings.sections import NonNegativeFloat, PositiveFloat, Share, TrainerSettings, listed, once
 from training.settings.sections import Section as Section
 
@@ -117,6 +118,19 @@ class DataSettings(Section):
         description="Images in both the train and the test split, or under two labels: refuse the data, or drop the "
         "test copies and all rows with conflicting labels",
     )
+    changes: Literal["hold", "tell", "ignore"] = Field(
+        "hold",
+        description="Data that changed since the champion's as only a mistake does: hold the run until `evergreen "
+        "accept`, tell what changed and go on, or ignore",
+    )
+    change_limits: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(check_limits)] = Field(
+        (),
+        description="Limits of that comparison, as rows=0.3 or, of one column, weight.scale=100; inf: no limit "
+        "(docs/data-changes.md)",
+    )
+    ignore_changes: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(once)] = Field(
+        (), description="Columns whose changes say nothing, as account,balance"
+    )
     max_tokens: Annotated[int, Field(ge=4)] = Field(
         64, description="Tokens of each row of text; longer rows are cut, shorter ones padded"
     )
@@ -195,6 +209,11 @@ class GateSettings(Section):
         0.0,
         description="Accuracy (R² for a regression, 1 / perplexity for a language model, 1 - noise error for a "
         "diffusion model) that every candidate must reach",
+    )
+    baseline: bool = Field(
+        True,
+        description="A first champion must be shown to be better than a model that has learned nothing, such as one "
+        "that always answers the commonest class",
     )
     policy: Literal["better", "not_worse"] = Field(
         "better",

@@ -135,6 +135,11 @@ class RunPaths:
         return self.root / "figures"
 
     @property
+    def data_check(self) -> Path:
+        """Comparison of the dataset with the champion's; missing before the dataset is prepared."""
+        return self.root / "data.json"
+
+    @property
     def report(self) -> Path:
         """The report page."""
         return self.root / "report.html"

@@ -33,7 +33,8 @@ _SMALLEST = float(np.finfo(np.float32).eps)
 class ClassOutcomes:
     """Rows of a classification: digest, label, and by model, whether the class is right and the log loss (nats).
 
-    `weights` have the mean 1; None: all rows count the same.
+    `weights` have the mean 1; None: all rows count the same. `log_loss_decides`: whether log losses are compared if
+    neither model makes a mistake.
     """
 
     digests: Digests
@@ -43,6 +44,7 @@ class ClassOutcomes:
     candidate_loss: Differences
     reference_loss: Differences
     weights: Differences | None = None
+    log_loss_decides: bool = True
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -63,7 +65,8 @@ class ClassOutcomes:
 
     def compared(self, question: Question, margin: float) -> Compared:
         """Compare accuracies; for question "better", log losses if neither model makes a mistake."""
-        if question == "better" and self.candidate.all() and self.reference.all():
+        decides = self.log_loss_decides and question == "better"
+        if decides and self.candidate.all() and self.reference.all():
             return self._by_log_loss()
         if self.weights is not None:
             return self._by_weighted_accuracy(question, margin, self.weights)
@@ -163,6 +166,7 @@ def outcomes(rows: pa.Table, reference: Side) -> ClassOutcomes:
         candidate_loss=_log_loss(rows, "candidate"),
         reference_loss=_log_loss(rows, reference),
         weights=weights_of(rows),
+        log_loss_decides=reference != "baseline",
     )
 
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from tasks.gate.measures import Array, NotWorse
+from tasks.gate.measures import Array, NotWorse, reference_word
 from tasks.gate.needed import POWER_Z, critical
 from tasks.gate.paired import difference_bound
-from tasks.gate.wording import POWER, TOO_FEW, points
+from tasks.gate.wording import POWER, TOO_FEW, percent, points
 from tasks.report_page import wording
 from training.data.sources.wording import counted
 from training.records import Look, Verdict
@@ -19,11 +19,27 @@ class Accuracy:
     """The share of rows that a model classifies right; see :class:`tasks.gate.measures.MeasureOfLook`."""
 
     better_by_flips: ClassVar[bool] = False
+    metric: ClassVar[str] = "accuracy"
+
+    def values(self, look: Look) -> tuple[float, float]:
+        """Both accuracies."""
+        right = look.rows - look.reference_wrong
+        return (right + look.gained - look.lost) / look.rows, right / look.rows
+
+    def spell(self, value: float) -> str:
+        """An accuracy in percent."""
+        return percent(value)
+
+    def change(self, look: Look) -> str:
+        """How many more or fewer rows the new model got right."""
+        more = look.gained - look.lost
+        word = "as many" if not more else f"{abs(more):,} {'more' if more > 0 else 'fewer'}"
+        return f"the new model got {word} of {counted(look.rows, 'row')} right"
 
     def compared(self, look: Look) -> str:
         """Numbers of rows that only one of the models got right."""
-        other = "champion" if look.question == "better" else "reference"
-        return f"the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
+        rows, other = counted(look.gained, "row"), reference_word(look)
+        return f"the candidate alone is right on {rows}, the {other} alone on {look.lost:,}"
 
     def would_need(self, look: Look) -> str:
         """The gain in points that would pass, and the number of rows on which the measured gain would pass."""
@@ -31,8 +47,8 @@ class Accuracy:
         text = f". To pass on these {look.rows:,} rows, the gain must be at least about {100 * (gain or 0):.2f} points"
         if gain is not None and gain * look.rows > look.reference_wrong:
             text += (
-                f", more than correcting the champion's {counted(look.reference_wrong, 'mistake')} would give: test on "
-                "more rows or set gate.policy=not_worse"
+                f", more than correcting the {reference_word(look)}'s {counted(look.reference_wrong, 'mistake')} would "
+                f"give: test on more rows{'' if look.baseline else ' or set gate.policy=not_worse'}"
             )
         if rows is not None:
             text += (
@@ -87,6 +103,11 @@ class LogLoss(Accuracy):
     """The log loss of two models that are right on all rows."""
 
     better_by_flips: ClassVar[bool] = True
+
+    def change(self, look: Look) -> str:
+        """That there are no mistakes, and which model is surer of its answers."""
+        word = "surer" if look.difference > 0 else "not surer"
+        return f"both models got all {look.rows:,} rows right, and the new one is {word} of its answers"
 
     def compared(self, look: Look) -> str:
         """Numbers of rows on which the candidate has the lower and the higher log loss."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.gate.measures import Array, NotWorse
+from tasks.gate.measures import Array, NotWorse, reference_word
 from tasks.gate.needed import POWER_Z, critical
 from tasks.gate.wording import POWER, TOO_FEW, p_value
 from tasks.report_page import wording
@@ -19,12 +19,26 @@ class SquaredError:
     """The mean squared error; see :class:`tasks.gate.measures.MeasureOfLook`."""
 
     better_by_flips: ClassVar[bool] = True
+    metric: ClassVar[str] = "RMSE"
+
+    def values(self, look: Look) -> tuple[float, float]:
+        """Both RMSEs."""
+        return _rmse(look), math.sqrt(look.reference_error)
+
+    def spell(self, value: float) -> str:
+        """An RMSE."""
+        return shown(value)
+
+    def change(self, look: Look) -> str:
+        """Both RMSEs."""
+        ours, theirs = map(shown, self.values(look))
+        return f"RMSE {ours} against {theirs} on {counted(look.rows, 'row')}"
 
     def compared(self, look: Look) -> str:
         """Both RMSEs, and the numbers of rows on which each of the models has the smaller error."""
-        other = "champion" if look.question == "better" else "reference"
+        ours, theirs = map(shown, self.values(look))
         return (
-            f"RMSE {shown(_rmse(look))} against {shown(math.sqrt(look.reference_error))} of the {other}; the "
+            f"RMSE {ours} against {theirs} of the {reference_word(look)}; the "
             f"candidate's squared error is lower on {counted(look.gained, 'row')}, higher on {look.lost:,}"
         )
 

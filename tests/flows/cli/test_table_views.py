@@ -59,6 +59,23 @@ def test_a_plan_of_trees_has_rounds_and_no_batch(
     assert made.settings["training.rounds"] == 70
 
 
+@pytest.mark.parametrize(("option", "hinted"), [("", True), (', key="id"', False), (', drop=["id"]', True)])
+def test_a_plan_proposes_a_key_to_a_table_without_one(
+    option: str, hinted: bool, tmp_path: Path, home: Home, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{3 * row},{row % 9},{row % 7}" for row in range(90)]
+    (tmp_path / "orders.csv").write_text("\n".join(["id,size,price", *rows]))
+    recipe = tmp_path / "orders.py"
+    recipe.write_text(
+        _RECIPE.replace("BundledTable", "Table").replace(
+            'Table("diabetes")', f'Table("orders.csv", target="price"{option})'
+        )
+    )
+    print_preview(preview(str(recipe), {"scaling": {"num_workers": 1}}, home))
+    line = 'hint column id is unique: Table(..., key="id") keeps each row in its split when other columns of the row'
+    assert (line in " ".join(capsys.readouterr().out.split())) is hinted
+
+
 def test_a_plan_that_may_end_early_says_so(
     recipe: str, home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,8 +210,8 @@ def test_a_first_regression_is_judged_by_its_floor_alone():
     verdict = judge(evaluation(targets, ours), GateSettings(floor=0.9))
     assert verdict.promote
     assert [rule.name for rule in verdict.rules] == ["floor"]
-    assert verdict.summary.startswith("Promoted as first champion: R² 0.9")
-    assert "on 2,000 rows reaches the floor of 0.9000" in verdict.summary
+    assert verdict.summary == "Promoted as first champion: R² 0.9396 on 2,000 rows"
+    assert "on 2,000 rows reaches the floor of 0.9000" in verdict.rules[0].explanation
     refused = judge(evaluation(targets, ours), GateSettings(floor=0.99))
     assert not refused.promote
     assert "is below the floor of 0.9900" in refused.summary
@@ -234,8 +234,8 @@ def test_a_better_regression_is_promoted_with_its_numbers():
     assert [rule.name for rule in verdict.rules] == ["floor", "better"]
     assert verdict.choice is None
     ours_text, theirs_text = f"{made.candidate.rmse:.4g}", f"{made.champion.rmse:.4g}"
-    assert verdict.summary.startswith(
-        f"Promoted over version 7: RMSE {ours_text} against {theirs_text} of the champion; the candidate's "
+    assert verdict.summary == (
+        f"Promoted over version 7: RMSE {ours_text} against {theirs_text} on 2,000 rows, more than chance explains"
     )
     assert (
         f"RMSE {ours_text} against {theirs_text} of the champion; the candidate's squared error is lower on "
@@ -251,8 +251,9 @@ def test_a_refusal_names_the_error_and_the_rows_that_it_would_have_taken():
     most, rows = error_needed(look), rows_needed(look)
     assert most is not None
     assert rows is not None
-    assert f"To pass on these 2,000 rows, the RMSE must be at most about {most:.4g}; " in verdict.summary
-    assert f"would pass on about {rows:,} test rows (80 % power)" in verdict.summary
+    text = verdict.rules[1].explanation
+    assert f"To pass on these 2,000 rows, the RMSE must be at most about {most:.4g}; " in text
+    assert f"would pass on about {rows:,} test rows (80 % power)" in text
     assert most < math.sqrt(look.reference_error - look.difference)
     assert rows > look.rows
 

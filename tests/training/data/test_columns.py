@@ -49,7 +49,7 @@ def test_columns_are_the_parts_and_are_unpacked_once(copy: DatasetVersion) -> No
     assert np.array_equal(open_columns(copy, "train").inputs, columns.inputs)
 
 
-COLUMNS = ("inputs.npy", "targets.npy", "digests.npy", "checksums.json")
+COLUMNS = ("inputs.npy", "targets.npy", "digests.npy", "pixels.npy", "checksums.json")
 
 
 @pytest.mark.parametrize("block", [1, 7, 1024])
@@ -175,7 +175,7 @@ def test_a_worker_checks_the_images_that_it_reads_and_no_others(
 
     monkeypatch.setattr(unpacked, "_checksums", counted)
     columns = open_columns(copy, "train", check_images=False)
-    assert hashed == ["targets.npy", "digests.npy"]
+    assert hashed == ["targets.npy", "digests.npy", "pixels.npy"]
     assert columns.unchecked is not None
     rows = np.array([5, 3, 5])
     assert np.array_equal(columns.read(rows), expected[rows])

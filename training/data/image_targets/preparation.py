@@ -20,7 +20,7 @@ from training.data.preparation.duplicates import find_copies, refuse
 from training.data.preparation.prepare import plan_transform, run_transform
 from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import SPLITS, ShardOutcome, ShardPlan, without_rows
-from training.data.row_kinds import check_settings
+from training.data.row_kinds import check_settings, with_profile
 from training.data.sources.wording import counted
 from training.data.tables.statistics import moments, part_columns
 from training.errors import DataError
@@ -87,6 +87,7 @@ def make_version(
             table=_target(staging, parts["train"], files.target),
             transform="" if function is None else function.digest,
         )
+        version = with_profile(version, staging, files, settings)
         write_manifest(version, staging)
     if listing is not None:
         listing.unlink(missing_ok=True)  # left by an earlier attempt

@@ -1,5 +1,7 @@
 """Convert raw rows to pixels: decode, convert, resize, check. An unusable row is reported with the reason."""
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -35,11 +37,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pixels of the usable rows, (rows, channels, height, width), their row numbers, and why others can't be used."""
+    """Pixels of the usable rows, (rows, channels, height, width), their row numbers, and why others can't be used.
+
+    `digests`, (rows, 16) bytes, are the first halves of the sha256 of each image's pixels before they were converted
+    and resized; None when no image was.
+    """
 
     pixels: Pixels
     good: npt.NDArray[np.int64]
     bad: tuple[str, ...]
+    digests: Pixels | None = None
 
 
 class BadImage(Exception):
@@ -72,19 +79,53 @@ def decode(rows: pa.RecordBatch, target: Target) -> Decoded:
     if (fast := _all_raw(rows, target.shape)) is not None:
         return Decoded(fast, np.arange(len(fast)), ())
     kept: list[Pixels] = []
+    own: list[bytes] = []  # digests; empty for an image whose pixels stayed as they are
     good, bad = [], []
     for index in range(rows.num_rows):
         try:
-            pixels = _decode_row(rows, index, target)
+            image = _open_row(rows, index)
+            pixels = to_pixels(image, target)
             if pixels.shape != target.shape:
                 raise BadImage(_unlike_the_others(pixels.shape, target.shape))
         except BadImage as error:
             bad.append(f"{rows['where'][index].as_py()}: {error}")
         else:
             kept.append(pixels)
+            own.append(b"" if _is_unchanged(image, target) else _digest(_own_pixels(image)))
             good.append(index)
     stacked = np.stack(kept) if kept else np.empty((0, *target.shape), np.uint8)
-    return Decoded(stacked, np.array(good, np.int64), tuple(bad))
+    digests = None
+    if any(own):
+        digests = _joined(digest or _digest(pixels) for digest, pixels in zip(own, kept, strict=True))
+    return Decoded(stacked, np.array(good, np.int64), tuple(bad), digests)
+
+
+def pixel_digests(images: Pixels) -> Pixels:
+    """(rows, 16) bytes: first half of the sha256 of each image's pixels."""
+    return _joined(map(_digest, images))
+
+
+def _digest(pixels: Pixels) -> bytes:
+    return hashlib.sha256(pixels.data).digest()[:16]
+
+
+def _joined(digests: Iterable[bytes]) -> Pixels:
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+
+
+def _is_unchanged(image: "Image", target: Target) -> bool:
+    """Whether :func:`to_pixels` gives the pixels of the image itself."""
+    size_stays = not target.image_size or image.size == (target.image_size, target.image_size)
+    return size_stays and image.mode in (
+        {1: ("L",), 3: ("RGB", "P")}.get(target.channels or 0) or ("L", "RGB", "P")
+    )
+
+
+def _own_pixels(image: "Image") -> Pixels:
+    """The pixels of an image as no setting changes them; of a mode that needs `data.channels`, in that mode."""
+    if image.mode in ("L", "RGB", "P"):
+        return to_pixels(image, Target(None, None))
+    return np.frombuffer(image.mode.encode() + image.tobytes(), np.uint8)
 
 
 def _all_raw(rows: pa.RecordBatch, shape: ImageShape) -> Pixels | None:
@@ -102,9 +143,13 @@ def _all_raw(rows: pa.RecordBatch, shape: ImageShape) -> Pixels | None:
 
 
 def _decode_row(rows: pa.RecordBatch, index: int, target: Target) -> Pixels:
+    return to_pixels(_open_row(rows, index), target)
+
+
+def _open_row(rows: pa.RecordBatch, index: int) -> "Image":
     data: bytes = rows["image"][index].as_py()
     height, width, channels = (rows[name][index].as_py() for name in ("height", "width", "channels"))
-    return to_pixels(open_image(data, height, width, channels), target)
+    return open_image(data, height, width, channels)
 
 
 def open_image(data: bytes, height: int = 0, width: int = 0, channels: int = 0) -> "Image":

@@ -1,6 +1,6 @@
 """Duplicate images in a dataset that break a rule: copies in two splits, or copies with different labels.
 
-Two rows are copies of one image when their `digest` columns are equal: the same pixels after conversion and resizing.
+Two rows are copies of one image when their `pixels` columns are equal: the same pixels after conversion and resizing.
 In: part files of a dataset version. Out: the copies, and a CSV file that lists all of them for a person.
 """
 
@@ -28,10 +28,10 @@ _SHOWN = 5
 
 
 class CopiedRow(NamedTuple):
-    """A row whose image occurs more than once in the dataset; all copies of an image have the same `digest`."""
+    """A row whose image occurs more than once in the dataset; all copies of an image have the same `pixels`."""
 
     rule: str
-    digest: bytes
+    pixels: bytes
     split: str  # train, val or test
     label: str
     where: str
@@ -51,7 +51,7 @@ class Copies:
     def reasons(self) -> tuple[str, ...]:
         """For each row that `data.duplicates=drop` removes, its location and the reason."""
         gone = {split: set(digests.to_pylist()) for split, digests in self.unwanted.items()}
-        return tuple(f"{row.where}: {_WHY[row.rule]}" for row in self.rows if row.digest in gone[row.split])
+        return tuple(f"{row.where}: {_WHY[row.rule]}" for row in self.rows if row.pixels in gone[row.split])
 
 
 _WHY = {
@@ -66,9 +66,9 @@ def find_copies(
     """Copies in the part files in `folder` that are in two splits or have two labels; None when there are none."""
     keys = _by_split(folder, parts)
     two_labels = _with_two_labels(
-        pa.concat_tables(table.select(["digest", "label"]) for table in keys.values())
+        pa.concat_tables(table.select(["pixels", "label"]) for table in keys.values())
     )
-    digests = {split: table["digest"] for split, table in keys.items()}
+    digests = {split: table["pixels"] for split, table in keys.items()}
     seen = pa.chunked_array([*digests[TRAIN].chunks, *digests[VALIDATION].chunks], type=two_labels.type)
     leaked = {
         TEST: _in_both(digests[TEST], seen),
@@ -105,7 +105,7 @@ def write_listing(file: Path, copies: Copies) -> None:
     with atomic_file(file) as aside, aside.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["rule", "image", "split", "label", "where"])
-        writer.writerows([row.rule, row.digest.hex(), *row[2:]] for row in copies.rows)
+        writer.writerows([row.rule, row.pixels.hex(), *row[2:]] for row in copies.rows)
 
 
 def _of_rule(copies: Copies, rule: str) -> list[list[CopiedRow]]:
@@ -113,7 +113,7 @@ def _of_rule(copies: Copies, rule: str) -> list[list[CopiedRow]]:
     groups: dict[bytes, list[CopiedRow]] = {}
     for row in copies.rows:
         if row.rule == rule:
-            groups.setdefault(row.digest, []).append(row)
+            groups.setdefault(row.pixels, []).append(row)
     return list(groups.values())
 
 
@@ -136,8 +136,8 @@ def _group(rows: Sequence[CopiedRow]) -> str:
 
 
 def _by_split(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> dict[str, pa.Table]:
-    """Tables with the digest and label of each row of train, val and test."""
-    train, test = (_read(folder, parts[split], ["digest", "label"]) for split in ("train", "test"))
+    """Tables with the digest of the pixels and the label of each row of train, val and test."""
+    train, test = (_read(folder, parts[split], ["pixels", "label"]) for split in ("train", "test"))
     is_marked = train["validation"]
     return {TRAIN: train.filter(pc.invert(is_marked)), VALIDATION: train.filter(is_marked), TEST: test}
 
@@ -164,14 +164,14 @@ def _in_both(digests: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.Array:
 
 def _with_two_labels(keys: pa.Table) -> pa.Array:
     """Digests that occur with more than one label."""
-    digests = keys["digest"]
+    digests = keys["pixels"]
     none = pa.array([], digests.type)
     if len(pc.unique(digests)) == len(digests):
         return none
     labels = (
-        keys.group_by(["digest", "label"]).aggregate([]).group_by("digest").aggregate([("label", "count")])
+        keys.group_by(["pixels", "label"]).aggregate([]).group_by("pixels").aggregate([("label", "count")])
     )
-    ambiguous: pa.ChunkedArray = labels.filter(pc.greater(labels["label_count"], 1))["digest"]
+    ambiguous: pa.ChunkedArray = labels.filter(pc.greater(labels["label_count"], 1))["pixels"]
     return pa.concat_arrays([none, *ambiguous.chunks])
 
 
@@ -185,8 +185,8 @@ def _rows(
     """The rows that have one of `digests`, read from one part file at a time."""
     for split, listed in parts.items() if len(digests) else ():
         for part in listed:
-            table = _read(folder, [part], ["digest", "label", "where"])
-            chosen = table.filter(pc.is_in(table["digest"], value_set=digests)).to_pylist()
+            table = _read(folder, [part], ["pixels", "label", "where"])
+            chosen = table.filter(pc.is_in(table["pixels"], value_set=digests)).to_pylist()
             for row in chosen:
                 role = VALIDATION if row["validation"] else split
-                yield CopiedRow(rule, row["digest"], role, classes[row["label"]], row["where"])
+                yield CopiedRow(rule, row["pixels"], role, classes[row["label"]], row["where"])

@@ -29,7 +29,7 @@ from training.data.preparation.shards import (
     transform_shard,
     without_rows,
 )
-from training.data.row_kinds import check_settings, make_table_version
+from training.data.row_kinds import check_settings, make_table_version, with_profile
 from training.data.sample_order import Permutation, Rows, stream_key
 from training.data.sources.locate import reader
 from training.data.sources.splits import TEST, VALIDATION
@@ -219,6 +219,7 @@ def make_version(
                 name, identity, files, raw, settings, folder, staging, with_ray, listing, function
             )
         check_classes(version)
+        version = with_profile(version, staging, files, settings)
         write_manifest(version, staging)
     if listing is not None:
         listing.unlink(missing_ok=True)  # left by an earlier attempt

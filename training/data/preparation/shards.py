@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from training.data.dataset import binary_to_numpy, part_schema
-from training.data.images.decoding import Pixels, Target, decode
+from training.data.images.decoding import Pixels, Target, decode, pixel_digests
 from training.data.preparation.row_function import RowFunction, changed_images
 from training.data.sources.splits import TEST, VALIDATION
 from training.records import ImageShape, PartFile, Record, Split
@@ -104,7 +104,9 @@ def transform_shard(
 
 
 def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, pa.Array]) -> ShardOutcome:
-    """Remove the rows with the digests `unwanted[role]` from a shard's part files; returns the updated outcome.
+    """Remove the rows whose pixels have the digests `unwanted[role]` from a shard's part files.
+
+    Returns the updated outcome.
 
     The role of a row is "train", "val" or "test".
     """
@@ -115,9 +117,9 @@ def without_rows(plan: ShardPlan, outcome: ShardOutcome, unwanted: Mapping[str, 
     for split, part in outcome.parts.items():
         path = folder / part.path
         table = pq.read_table(path)
-        is_unwanted = pc.is_in(table["digest"], value_set=unwanted[split])
+        is_unwanted = pc.is_in(table["pixels"], value_set=unwanted[split])
         if plan.marked and split == "train":
-            in_validation = pc.is_in(table["digest"], value_set=unwanted[VALIDATION])
+            in_validation = pc.is_in(table["pixels"], value_set=unwanted[VALIDATION])
             is_unwanted = pc.if_else(table["validation"], in_validation, is_unwanted)
         removed = table.filter(is_unwanted)
         if not len(removed):
@@ -171,6 +173,7 @@ def _validated(
         for index in np.flatnonzero(~known)
     ]
     pixels = decoded.pixels[known]
+    digests = pixel_digests(pixels) if decoded.digests is None else decoded.digests[known]
     if function is not None and len(pixels):
         first = f"{where.filter(pa.array(known))[0].as_py()} of {plan.raw}"
         pixels = changed_images(function, pixels, first, again)
@@ -178,8 +181,9 @@ def _validated(
         [
             _binary(pixels.reshape(len(pixels), math.prod(plan.shape))),
             pa.array(labels[known]),
-            _binary(_hash_rows(pixels)),
+            _binary(digests),
             _binary(_hash_sources(rows.take(taken).filter(pa.array(known)))),
+            _binary(digests if function is None and decoded.digests is None else pixel_digests(pixels)),
             where.filter(pa.array(known)),
         ],
         schema=part_schema(math.prod(plan.shape)),
@@ -189,11 +193,6 @@ def _validated(
         field = part_schema(1, marked=True).field("validation")
         table = table.append_column(field, pa.array(np.full(len(table), is_marked)))
     return table, pixels, [*decoded.bad, *outside]
-
-
-def _hash_rows(pixels: Pixels) -> Pixels:
-    digests = b"".join(hashlib.sha256(row).digest()[:16] for row in pixels)
-    return np.frombuffer(digests, np.uint8).reshape(-1, 16)
 
 
 def _hash_sources(rows: pa.RecordBatch) -> Pixels:
@@ -220,7 +219,7 @@ def _binary(rows: Pixels) -> pa.Array:
 
 
 def _assign(rows: pa.RecordBatch, table: pa.Table, test_share: float) -> dict[Split, npt.NDArray[np.bool_]]:
-    """Masks of the rows of `table` per split: as the source divides the rows, else by the image's content."""
+    """Masks of the rows of `table` per split: as the source divides the rows, else by the pixels of its image."""
     if rows.num_rows and (given := rows["split"][0].as_py()):
         everything = np.ones(len(table), bool)
         return {"test": everything} if given == TEST else {"train": everything}
@@ -247,8 +246,7 @@ def _open_writer(path: Path, width: int, marked: bool) -> pq.ParquetWriter:
     return pq.ParquetWriter(
         path,
         part_schema(width, marked),
-        compression={"image": "none", "label": "none", "digest": "none", "source": "none", "where": "zstd"}
-        | ({"validation": "none"} if marked else {}),
+        compression=dict.fromkeys(part_schema(width, marked).names, "none") | {"where": "zstd"},
         use_dictionary=False,
         write_statistics=["label"],
         data_page_size=_BATCH_BYTES,

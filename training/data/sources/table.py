@@ -26,7 +26,12 @@ class Table:
     """A CSV or Parquet file, or a folder of such files, flat or in `train/` and `test/` (and optionally `val/`).
 
     `path` is relative to the recipe file's folder. `target` names the column to predict. Every other column is a
-    feature, except those in `drop` and those of `split`, `group`, `time` and `weight`.
+    feature, except those in `drop` and those of `key`, `split`, `group`, `time` and `weight`.
+
+    `key` names the column, or the list of columns, that identifies a row, such as a customer's number. A row is found
+    again by its key when its other columns change, so it stays in its split; no two rows may have the same key, and
+    no value of a key may be missing. Values are compared as text: 7 and 7.0 are equal, 7 and 007 are not. Without
+    `key`, a row is known by its content, and a job that rewrites a column makes all rows new ones.
 
     `types` declares the kinds of columns: "number", "category", "boolean" or "date". The kind of any other column is
     recognised from all of its values: numbers (integers, too), `true` and `false`, dates and times as ISO 8601 writes
@@ -35,11 +40,12 @@ class Table:
     missing value, and spaces around a value are removed. A boolean column that is declared may also have yes/no, y/n,
     t/f and 1/0.
 
-    By default, a row's content decides whether it is a test row (`data.test_share` of the rows are), so equal rows are
-    in one split. `split` names a column with `train`, `val` or `test` for each row. `group` names a column whose
-    values decide instead of the content: all rows with one value are in one split. `time` names a column of dates or
-    numbers: the latest `test_share` of the rows are the test split; rows with equal times stay together. Beside `time`,
-    `split` or folders for the splits, `group` keeps only the validation rows of one value together.
+    By default, a row's key or content decides whether it is a test row (`data.test_share` of the rows are); rows of
+    equal content are then in one split, unless they have keys. `split` names a column with `train`, `val` or `test` for
+    each row. `group` names a column whose values decide instead of key or content: all rows with one value are in one
+    split. `time` names a column of dates or numbers: the latest `test_share` of the rows are the test split; rows with
+    equal times stay together. Beside `time`, `split` or folders for the splits, `group` keeps only the validation rows
+    of one value together.
 
     `weight` names a column of finite numbers of at least 0, not an input: how much a row counts in the training's loss,
     in the scores and in the gate's comparison. Only the proportions of weights matter.
@@ -57,6 +63,7 @@ class Table:
     group: str | None = None
     time: str | None = None
     test_share: float = 0.2
+    key: str | Sequence[str] = ()
     weight: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,6 +74,7 @@ class Table:
             raise SettingError(
                 f'Table(types={self.types!r}): give a kind for each name, as types={{"zip": "category"}}'
             )
+        object.__setattr__(self, "key", (self.key,) if isinstance(self.key, str) else tuple(self.key))
         object.__setattr__(self, "drop", tuple(self.drop))
         object.__setattr__(self, "types", dict(self.types))
         self._check_kinds()
@@ -91,8 +99,21 @@ class Table:
                 raise SettingError(
                     f"Table: column {name!r} has two uses among target, split, group, time and weight"
                 )
+        for name in (*roles, *self.key):
             if name in self.drop:
                 raise SettingError(f"Table(drop=...): column {name!r} is in use; take it out of drop")
+        self._check_key()
+
+    def _check_key(self) -> None:
+        for name in self.key:
+            if name in (self.target, self.split):
+                use = "target" if name == self.target else "split"
+                raise SettingError(f"Table(key=...): column {name!r} is the {use}; take it out of key")
+        if len(set(self.key)) < len(self.key) or tuple(self.key) in ((self.group,), (self.time,)):
+            raise SettingError(
+                f"Table(key={list(self.key)}): a key is columns that are distinct for each row; several rows share a "
+                "group or a time, so name a further column beside it"
+            )
 
     def fetch(self, folder: Path) -> SourceFiles:
         """Read and check all rows; their typed copy is written to `folder`, or used again if it is there."""
@@ -126,7 +147,7 @@ class Table:
     def _chosen(self) -> dict[str, object]:
         """The options that decide about the content of the rows, as JSON."""
         chosen = {name: value for name, value in vars(self).items() if name not in ("path", "test_share")}
-        chosen["drop"] = sorted(self.drop)
+        chosen["key"], chosen["drop"] = list(self.key), sorted(self.drop)
         if self.weight is None:
             del chosen["weight"]
         return chosen | ({"test_share": self.test_share} if self.time is not None else {})
@@ -157,5 +178,5 @@ class Table:
         return splits_of(read_notes(Path(files.root)))
 
     def read(self, files: SourceFiles, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Raw rows: columns `feature.<name>`, `label` (null if missing), `split`, `where`, and maybe `group`."""
+        """Raw rows: columns `feature.<name>`, `label` (null if missing), `split`, `where`, maybe `group` and `key`."""
         return read_copy(Path(files.root), split, rows)

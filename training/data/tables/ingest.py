@@ -17,6 +17,7 @@ import pyarrow as pa
 from training.data.sources.splits import NAMES, NEEDED, TEST, TRAIN, split_named
 from training.data.sources.wording import counted
 from training.data.tables.encoding import encoded_values, nearest, wrong_value
+from training.data.tables.keys import KEY, SeenKeys, key_columns
 from training.data.tables.reading import Block, blocks, column_types
 from training.data.tables.recognition import Column
 from training.data.tables.typed_copy import GROUP, WEIGHT, Notes, group_digests, write_copy
@@ -39,13 +40,14 @@ class Options:
     group: str | None = None
     time: str | None = None
     test_share: float = 0.2
+    key: tuple[str, ...] = ()
     weight: str | None = None
 
     def named(self) -> dict[str, list[str]]:
         """Names of columns by the option of `Table` that gives them."""
         names = ("target", "split", "group", "time", "weight")
         single: dict[str, str | None] = {name: getattr(self, name) for name in names}
-        several = {"drop": list(self.drop), "types": list(self.types)}
+        several = {"key": list(self.key), "drop": list(self.drop), "types": list(self.types)}
         return {option: [name] for option, name in single.items() if name is not None} | several
 
 
@@ -74,7 +76,8 @@ def ingest(
     types = {file: column_types(file) for _, file in files}
     names = _agreed_names(types, options)
     _check_named(files[0][1], names, options)
-    used = {options.target, options.split, options.group, options.time, options.weight, *options.drop}
+    single = (options.target, options.split, options.group, options.time, options.weight)
+    used = {*single, *options.key, *options.drop}
     features = tuple(name for name in names if name not in used)
     if not features:
         raise DataError(
@@ -86,15 +89,19 @@ def ingest(
             f"Write the file again with index=False, or leave the column out with drop=[{index!r}]."
         )
     kinds = _kinds(types, options, features)
-    plan = _Plan(files, options, features, kinds, _first_test_time(files, options, kinds))
+    first_test_time, newest = _divide_times(files, options, kinds)
+    plan = _Plan(files, options, features, kinds, first_test_time)
     notes = Notes(
         files=tuple(str(file) for _, file in files),
         target=options.target,
         label=kinds[options.target],
         columns={name: kinds[name] for name in features},
+        key=options.key,
         weight=options.weight,
         rows={},
         sha256={},
+        newest=newest,
+        time=None if options.time is None else kinds[options.time],
     )
     write_copy(folder, notes, _converted(plan), check)
     return notes
@@ -209,16 +216,16 @@ def _recognised(files: Sequence[Path], names: Sequence[str], options: Options) -
     return kinds
 
 
-def _first_test_time(
+def _divide_times(
     files: Sequence[tuple[str, Path]], options: Options, kinds: dict[str, ColumnKind]
-) -> float | None:
-    """The first time of the test split, so that the latest `test_share` of the rows are in the test split.
+) -> tuple[float | None, float | None]:
+    """The first time of the test split, so that the latest `test_share` of the rows are in it, and the newest time.
 
     Rows of equal time stay together: the test split may get more rows, or fewer where it would otherwise get all
     rows.
     """
     if (name := options.time) is None:
-        return None
+        return None, None
     block_times = [
         _times(file, block, name, kinds[name]) for _, file in files for block in blocks(file, [name])
     ]
@@ -231,7 +238,7 @@ def _first_test_time(
                 f"{files[0][1]}: all rows have the same {name!r}, so time={name!r} can't divide them."
             )
         first = float(later[0])
-    return first
+    return first, float(times[-1])
 
 
 def _times(file: Path, block: Block, name: str, kind: ColumnKind) -> npt.NDArray[np.float64]:
@@ -278,8 +285,9 @@ def _weights(file: Path, block: Block, name: str) -> pa.Array:
 def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Batches of the typed copy, each with the split of its rows."""
     options = plan.options
-    others = (options.split, options.group, options.time, options.weight)
+    others = (options.split, options.group, options.time, options.weight, *options.key)
     extra = [name for name in others if name is not None]
+    seen = SeenKeys(options.key)
     for number, (split, file) in enumerate(plan.files):
         for block in blocks(file, list(dict.fromkeys([*plan.features, options.target, *extra]))):
             columns = {
@@ -290,6 +298,9 @@ def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
                 columns[GROUP] = group_digests(
                     _values(file, block, options.group, "category", needed="group")
                 )
+            if options.key:
+                columns |= key_columns(file, block, options.key)
+                seen.add(file, block, columns[KEY])
             if options.weight is not None:
                 columns[WEIGHT] = _weights(file, block, options.weight)
             rows = len(columns[_LABEL])
@@ -299,6 +310,7 @@ def _converted(plan: _Plan) -> Iterator[tuple[str, pa.RecordBatch]]:
             for name, mask in _divided(plan, split, file, block).items():
                 if (part := batch.filter(pa.array(mask))).num_rows:
                     yield name, part
+    seen.check()
 
 
 def _divided(plan: _Plan, split: str, file: Path, block: Block) -> dict[str, npt.NDArray[np.bool_]]:

@@ -88,6 +88,7 @@ def make_table_version(
         problem=problem,
         table=schema,
         transform="" if function is None else function.digest,
+        key=notes.key,
     )
 
 
@@ -131,6 +132,7 @@ def _plans(
             folder=str(staging),
             marked=VALIDATION in used_splits(files, settings),
             made=made,
+            keyed=bool(notes.key),
             weight=notes.weight,
         )
         for index, shard in enumerate(raw)

@@ -19,6 +19,7 @@ from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import SPLITS
 from training.data.sources.splits import TEST, VALIDATION
 from training.data.tables.changed_features import changed_features
+from training.data.tables.keys import KEY
 from training.data.tables.typed_copy import GROUP, WEIGHT
 from training.data.tables.values import FEATURE, TYPES, as_text
 from training.records import ColumnKind, PartFile, Record, Split
@@ -34,7 +35,7 @@ class TablePlan(Record):
 
     `columns` are the features of the source, `weight` its column of weights (None without), and `made` the features
     that the recipe's `transform_rows` computes from the columns; None without the function. `marked`: part files have
-    the column `validation`.
+    the column `validation`. `keyed`: they have the column `key`.
     """
 
     raw: str
@@ -46,6 +47,7 @@ class TablePlan(Record):
     folder: str
     marked: bool
     made: dict[str, ColumnKind] | None = None
+    keyed: bool = False
     weight: str | None = None
 
     @property
@@ -75,7 +77,10 @@ class TableOutcome(Record):
 
 
 def table_part_schema(plan: TablePlan) -> pa.Schema:
-    """Schema of the part files; `digest` is that of the row's group if the source has groups, else it is `source`."""
+    """Schema of the part files; `digest`, which divides the rows, is that of the row's group, key or content.
+
+    It is the digest of the group if the source has groups, else `key` if the rows have keys, else `source`.
+    """
     features = [pa.field(f"{FEATURE}{name}", TYPES[kind]) for name, kind in plan.features.items()]
     label = pa.float64() if plan.classes is None else pa.int32()
     own = [
@@ -84,9 +89,10 @@ def table_part_schema(plan: TablePlan) -> pa.Schema:
         pa.field("source", pa.binary(16), nullable=False),  # digest of the row's features in the source
         pa.field("where", pa.string(), nullable=False),
     ]
+    keys = [pa.field(KEY, pa.binary(16), nullable=False)] if plan.keyed else []
     marks = [pa.field("validation", pa.bool_(), nullable=False)] if plan.marked else []
     weights = [pa.field(WEIGHT, pa.float64(), nullable=False)] if plan.weight is not None else []
-    return pa.schema([*features, *own, *marks, *weights])
+    return pa.schema([*features, *own, *keys, *marks, *weights])
 
 
 def transform_table_shard(
@@ -141,10 +147,12 @@ def _checked(
     columns = {
         **{f"{FEATURE}{name}": column for name, column in _features(good, plan, function, again).items()},
         "label": _labels(good["label"], plan.classes),
-        "digest": good[GROUP] if GROUP in good.schema.names else source,
+        "digest": next((good[name] for name in (GROUP, KEY) if name in good.schema.names), source),
         "source": source,
         "where": good["where"],
     }
+    if plan.keyed:
+        columns[KEY] = good[KEY]
     if plan.weight is not None:
         columns[WEIGHT] = good[WEIGHT]
     if plan.marked:

@@ -73,7 +73,8 @@ def _copies(folder: Path, parts: Mapping[Split, Sequence[PartFile]]) -> str:
     return (
         f"{copied:,} of {counted(len(test), 'test row')} equal a train row in all features and the target, so the test "
         "score is better than it would be on new rows. Remove the copies from the source, or let the content divide "
-        "the rows, which keeps equal rows together: without split=, time= and group=, and with all files in one folder."
+        "the rows, which keeps equal rows together: without key=, split=, time= and group=, and with all files in one "
+        "folder."
     )
 
 

@@ -2,7 +2,8 @@
 
 The copy is a folder with one Parquet file for each split, or `rows.parquet` when the source has no splits, and
 `notes.json`. A row has its features as `feature.<name>`, its `label` (null if missing), the number of its source file
-and its row number there, and if the source has them, the digest of its `group` and its `weight`.
+and its row number there, and if the source has them, the digest of its `group`, digest and text of its `key`, and its
+`weight`.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from training.data.sources.rows import checked_rows
 from training.data.sources.splits import in_order
+from training.data.tables.keys import KEY_TEXT
 from training.errors import DataError
 from training.records import ColumnKind, Record
 from training.storage.files import atomic_folder, digest_file, remove_folder, write_text
@@ -41,16 +43,20 @@ _AGAIN = "Run the command again: the table is read again."
 class Notes(Record):
     """Source files, target and kinds of columns of a copy; by split, number of rows and sha256 of the file.
 
-    `weight` is the source's name of the column of weights; None without weights.
+    `weight` is the source's name of the column of weights; None without weights. `newest` is the latest value of the
+    column `time`, as a number, and `time` the kind of that column.
     """
 
     files: tuple[str, ...]
     target: str
     label: ColumnKind
     columns: dict[str, ColumnKind]
+    key: tuple[str, ...] = ()
     rows: dict[str, int]
     sha256: dict[str, str]
     weight: str | None = None
+    newest: float | None = None
+    time: ColumnKind | None = None
 
 
 def write_copy(
@@ -160,8 +166,8 @@ def splits_of(notes: Notes) -> tuple[str, ...]:
 def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Raw rows with the row numbers `rows` of a split, in the order of `rows`.
 
-    The rows have the columns of the copy, with `split` and `where` (source file and row) in place of `file` and
-    `row`. Raises :class:`DataError` for a damaged copy.
+    The rows have the columns of the copy, with `split` and `where` (source file, row and key) in place of `file`,
+    `row` and `key_text`. Raises :class:`DataError` for a damaged copy.
     """
     notes = read_notes(folder)
     chosen = checked_rows(rows, notes.rows.get(split, 0))
@@ -226,7 +232,9 @@ def _raw(table: pa.Table, notes: Notes, split: str) -> Iterator[pa.RecordBatch]:
     where = [
         f"{notes.files[file]} row {row}" for file, row in zip(files, table["row"].to_pylist(), strict=True)
     ]
-    made = table.drop_columns(["file", "row"])
+    if notes.key:
+        where = [f"{row}, {key}" for row, key in zip(where, table[KEY_TEXT].to_pylist(), strict=True)]
+    made = table.drop_columns(["file", "row", *([KEY_TEXT] if notes.key else [])])
     made = made.append_column("split", pa.array([split] * len(made), pa.string()))
     made = made.append_column("where", pa.array(where, pa.string()))
     yield from made.combine_chunks().to_batches()

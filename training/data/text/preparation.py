@@ -11,7 +11,7 @@ from training.data.preparation.prepare import check_classes, used_splits
 from training.data.preparation.raw_rows import raw_batches
 from training.data.preparation.row_function import RowFunction
 from training.data.preparation.shards import SPLITS
-from training.data.row_kinds import check_settings
+from training.data.row_kinds import check_settings, with_profile
 from training.data.sources.splits import VALIDATION
 from training.data.sources.wording import counted
 from training.data.tables.preparation import distinct_labels, with_warnings
@@ -100,6 +100,7 @@ def make_version(
             ),
         )
         check_classes(version)
+        version = with_profile(version, staging, files, settings)
         write_manifest(version, staging)
     if listing is not None:
         listing.unlink(missing_ok=True)  # left by an earlier attempt

@@ -1,0 +1,1 @@
+"""Sixty nights of a table, good ones and bad ones, through the real command."""

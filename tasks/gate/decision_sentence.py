@@ -1,0 +1,85 @@
+"""The headline of a verdict: one sentence for people who do not read statistics; the rules have the statistics."""
+
+from tasks.gate.measures import measure_of
+from training.problems import problem_of
+from training.records import Evaluation, Look, Rule, Verdict
+
+
+def decision_sentence(verdict: Verdict, evaluation: Evaluation) -> str:
+    """What was decided about the candidate and the main reason, without a full stop: "Kept version 3: ...".
+
+    The reason is that of the first failed rule or, of a promotion, of the comparison that the candidate passed.
+    """
+    failed = next((rule for rule in verdict.rules if not rule.passed), None)
+    name = f"version {evaluation.champion_version}" if evaluation.champion_version else "the champion"
+    if evaluation.champion is None:
+        decided = "Promoted as first champion" if verdict.promote else "Not promoted"
+    else:
+        decided = f"Promoted over {name}" if verdict.promote else f"Kept {name}"
+    reason = _refusal(failed, verdict) if failed else _promotion(verdict, evaluation)
+    return f"{decided}: {reason}{_origin(evaluation)}"
+
+
+def _refusal(failed: Rule, verdict: Verdict) -> str:
+    look = _look_of(failed, verdict)
+    if look is None:
+        return _first_clause(failed.explanation)
+    if look.baseline:
+        return _against_baseline(look)
+    change = measure_of(look).change(look)
+    if look.question == "not_worse":
+        return f"{change}, and may be worse than {_reference(look)} by more than gate.margin allows"
+    return f"{change}, which can be chance" if look.difference > 0 else change
+
+
+def _promotion(verdict: Verdict, evaluation: Evaluation) -> str:
+    look = _look_of(verdict.rules[1], verdict) if len(verdict.rules) > 1 else None
+    if look is None:
+        problem = problem_of(evaluation.candidate)
+        name, value = problem.floor_text(problem.floor_value(evaluation.candidate))
+        return f"{name} {value} on {evaluation.rows:,} rows"
+    if look.baseline:
+        return _against_baseline(look)
+    change = measure_of(look).change(look)
+    if look.question == "not_worse":
+        return f"{change}, which is not worse than {_reference(look)} by more than gate.margin allows"
+    return f"{change}, more than chance explains{_corrected(verdict, evaluation)}"
+
+
+def _corrected(verdict: Verdict, evaluation: Evaluation) -> str:
+    """The gain that is left after correction: a measured gain alone is too high (:mod:`tasks.gate.selection`)."""
+    if verdict.choice is None or evaluation.champion is None:
+        return ""
+    scores = problem_of(evaluation.champion).against(evaluation.candidate, evaluation.champion)
+    gain = f"{100 * verdict.choice.corrected_gain:.2f} points after correction for selection bias"
+    return f": {scores}, a gain of {gain}"
+
+
+def _against_baseline(look: Look) -> str:
+    measure = measure_of(look)
+    ours, theirs = map(measure.spell, measure.values(look))
+    word = "better" if look.passed else "not shown to be better" if look.difference > 0 else "no better"
+    return f"{measure.metric} {ours} on {look.rows:,} rows, {word} than {look.baseline} ({theirs})"
+
+
+def _look_of(rule: Rule, verdict: Verdict) -> Look | None:
+    """The comparison that a rule is about; None for a rule without one."""
+    if rule.name == "baseline":
+        return next(look for look in verdict.looks if look.baseline)
+    return next((look for look in verdict.looks if look.question == rule.name), None)
+
+
+def _reference(look: Look) -> str:
+    return f"version {look.reference_version}" if look.reference_version else "the champion"
+
+
+def _first_clause(explanation: str) -> str:
+    return explanation.partition("; ")[0].partition(" (")[0]
+
+
+def _origin(evaluation: Evaluation) -> str:
+    """End of a fine-tuned candidate's sentence: the weights that its training started from."""
+    if evaluation.initial is None:
+        return ""
+    parent = "this version" if evaluation.champion_is_parent else evaluation.initial.name
+    return f"; the candidate was fine-tuned from {parent}"
