@@ -13,7 +13,7 @@ from tasks.trackers.embedded_store import champion_tags, registered_models, tags
 from tasks.trackers.mlflow_run import connect_once
 from training.data.manifest import read_manifest
 from training.data.profiles.compare import compare
-from training.data.profiles.identity import replaced_rows
+from training.data.profiles.identity import row_changes
 from training.errors import DataError, HeldError
 from training.plan import RunPlan
 from training.profile_records import Acceptance, Change, DataCheck
@@ -136,8 +136,8 @@ def _changes(
     data = plan.settings.data
     limits = limits_of(data.change_limits, data.ignore_changes)
     changes = compare(reference.profile, version.profile, limits, rewritten=meant)
-    replaced = replaced_rows(reference, version, limits)
-    return changes if replaced is None else sorted([*changes, replaced], key=lambda change: change.effect)
+    found = [*changes, *row_changes(reference, version, limits)]
+    return sorted(found, key=lambda change: change.effect)
 
 
 def _acceptance(

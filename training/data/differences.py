@@ -53,6 +53,7 @@ class Differences(Record):
     removed: int
     changed: int
     kept: int
+    relabelled: int = Field(0, description="kept rows that are of another class now")
     classes: tuple[ClassDifference, ...] = Field((), description="classes with rows that are new or gone")
     new_columns: tuple[str, ...] = ()
     gone_columns: tuple[str, ...] = ()
@@ -117,6 +118,7 @@ def compared(old: DatasetVersion, new: DatasetVersion, before: "Rows", after: "R
         removed=len(gone),
         changed=changed,
         kept=kept,
+        relabelled=kept - _of_same_class(before, after) if new.classes else 0,
         classes=_by_class(old, new, before.label[gone], after.label[came]),
         new_columns=tuple(name for name in theirs if name not in ours),
         gone_columns=tuple(name for name in ours if name not in theirs),
@@ -131,9 +133,17 @@ class Rows(NamedTuple):
     content: Digests
     label: Digests
 
+    def of_class(self) -> Digests:
+        """One digest of identity and target of each row."""
+        return self.identity * _ODD ^ self.label
+
     def everything(self) -> Digests:
         """One digest of identity, content and target of each row."""
         return (self.identity * _ODD ^ self.content) * _ODD ^ self.label
+
+
+def _of_same_class(before: Rows, after: Rows) -> int:
+    return int(_matched(before.of_class(), after.of_class())[1].sum())
 
 
 def rows_of(

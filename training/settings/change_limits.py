@@ -13,8 +13,9 @@ DEFAULTS = {
     "classes": 0.4,
     "shape": 0.2,
     "identity": 0.5,
+    "labels": 0.5,
 }
-_OF_DATASET = ("rows", "classes", "identity")
+_OF_DATASET = ("rows", "classes", "identity", "labels")
 _FACTORS = ("scale",)
 
 

@@ -58,6 +58,7 @@ def test_another_target_of_the_same_features_is_a_change(tmp_path: Path) -> None
     other = ["yes", "yes", *(("no", "yes")[row % 2] for row in range(2, ROWS))]
     found = differences(table(tmp_path / "old"), table(tmp_path / "new", ill=other))
     assert (found.added, found.removed, found.changed, found.kept) == (0, 0, 1, ROWS)
+    assert found.relabelled == 1
     assert found.words() == "+0 rows, 0 removed, 1 with another target"
 
 
