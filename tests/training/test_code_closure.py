@@ -206,6 +206,7 @@ TABLES = {
     "data.tables.changed_features",
     "data.tables.encoding",
     "data.tables.ingest",
+    "data.tables.keys",
     "data.tables.preparation",
     "data.tables.quotes",
     "data.tables.reading",
