@@ -3,6 +3,7 @@
 Torch is imported only when the recipe's model has not been checked with images of this shape yet.
 """
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
+from tasks.checks.library_check import check_libraries
 from tasks.checks.plan_checks import check_plan
 from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.checks.tracker_check import check_trackers
 from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
@@ -19,7 +22,7 @@ from tasks.trackers.mlflow_run import connect_once
 from training import identity
 from training.data.dataset import open_columns
 from training.data.sources import Source
-from training.errors import EvergreenError
+from training.errors import classify
 from training.plan import RunPlan, choose_source, identify
 from training.plan_changes import with_data_changes
 from training.profile_records import DataCheck
@@ -34,6 +37,8 @@ from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 from training.trainers.replay_outcome import read_outcome, spelled
 from training.trainers.rows import training_rows
+
+log = logging.getLogger("evergreen.plan")
 
 
 class Preview(Record):
@@ -89,28 +94,40 @@ def make_plan(
 def release_if_unchanged(
     recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
 ) -> Release | None:
-    """The release of an earlier run with the same run key, found without Prefect and Ray.
+    """The release of an earlier run with the same run key, found without Prefect and Ray; else None.
 
-    None with `force`, without an earlier run, and after a transient error, because the flow tries again.
+    Before None is returned, everything is checked that :func:`preview` checks, but the model, which takes seconds to
+    import: the flow checks the model while the workers start. Nothing is checked of data that are not downloaded yet,
+    and after a transient error: the flow downloads and tries again.
 
-    Raises :class:`training.errors.SettingError` for a recipe or settings with which no run is possible, and
+    Raises :class:`training.errors.SettingError` and :class:`DataError` as :func:`preview`, and
     :class:`training.errors.HeldError` for a run that was held and that nobody has accepted since.
     """
-    recipe, _ = load(recipe_name)
-    resolve_here(recipe.settings, overrides)
-    if force or identity.latest_ingredients(home, recipe.name) is None:
+    recipe, ref = load(recipe_name)
+    settings = resolve_here(recipe.settings, overrides)
+    if _is_to_be_downloaded(recipe, settings, home):
+        check_trackers(settings)
+        check_libraries(ref, trainer_named(settings.trainer).DISTRIBUTIONS)
         return None
     try:
-        recipe, plan = make_plan(recipe_name, overrides, home)
+        recipe, plan = make_plan(recipe_name, overrides, home, force)
         note_plan(plan)
-        release = find_release(plan)
-        if release is None:
+        done = find_release(plan)
+        if done is None:
             check_still_held(plan, dropped_columns(recipe))
-        return release
-    except EvergreenError as error:
-        if error.transient:  # the flow retries, and waits longer
+            check_plan(plan, recipe, plan.find_dataset(), with_model=False)
+        return done
+    except Exception as error:
+        explained = classify(error)
+        if explained is not None and explained.transient:  # the flow retries, and waits longer
             return None
         raise
+
+
+def _is_to_be_downloaded(recipe: Recipe, settings: Settings, home: Home) -> bool:
+    """Whether the recipe's source is a published one, without a path, and no earlier run has downloaded it."""
+    published = settings.data.path is None and getattr(recipe.source, "path", "") is None
+    return published and not (home.sources / recipe.name).is_dir()
 
 
 def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool = False) -> Preview:
@@ -121,6 +138,8 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
     """
     recipe, plan = make_plan(recipe_name, overrides, home, force)
     version, settings, done = plan.find_dataset(), plan.settings, find_release(plan)
+    if unused := recipe.unused_dataset(settings):
+        log.warning("%s", unused)
     plan = with_data_changes(plan, version)
     if done is None:
         check_plan(plan, recipe, version)

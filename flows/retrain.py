@@ -20,7 +20,7 @@ from flows.prepare import prepare
 from flows.run_form import form_of, nested
 from flows.stopwatch import Stopwatch
 from tasks.changes import hold_if_changed
-from tasks.checks.library_check import check_installed
+from tasks.checks.plan_checks import check_plan
 from tasks.checks.storage_check import check_storage
 from tasks.checks.tracker_check import check_trackers
 from tasks.download import download
@@ -139,7 +139,7 @@ def _brought_up_to_date(
         check_embedded_experiment(plan)
         plan = keep_plan(plan)
         with failure_recorded(plan):
-            check_installed(plan, loaded)
+            check_plan(plan, loaded, plan.find_dataset(), with_model=False)
             keep_initial_weights(plan)
             with ray_for(resolved, clock.time("start-up")):
                 with clock.time("preparation"):

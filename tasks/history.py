@@ -42,6 +42,23 @@ def nights_of(home: Home, model: str, uri: str | None) -> list[NightRecord]:
     return [by_name[name] for name in sorted(by_name)]
 
 
+def ended_without_files(home: Home, recipe: str, run_key: str) -> NightRecord | None:
+    """The newest night of a recipe in this home, if it ended without a release and is no night of the run named.
+
+    `run_key` may be the beginning of a key. Such a night may have no run of its own: it ended before, as by bad data.
+    """
+    nights = [
+        night
+        for model in models_with_nights(home)
+        for night in nights_of_home(home, model)
+        if night.recipe == recipe
+    ]
+    newest = max(nights, key=lambda night: night.night, default=None)
+    if newest is None or newest.version or newest.outcome == "running":
+        return None
+    return None if newest.run_key.startswith(run_key) else newest
+
+
 def _in_store(home: Home, model: str, uri: str | None) -> list[NightRecord]:
     if uri is None:
         return nights_in_embedded_store(home, model)

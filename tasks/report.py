@@ -21,7 +21,7 @@ from tasks.data_check import CHANGES_FILE
 from tasks.flow_runs import artifact_key
 from tasks.registry.unjudged import is_judged_elsewhere
 from tasks.report_page.artifact import markdown, short_markdown
-from tasks.report_page.examples import pictures_of, predicted_numbers, texts_of
+from tasks.report_page.examples import pictures_of, places_of, predicted_numbers, texts_of
 from tasks.report_page.figures import prediction_grid
 from tasks.report_page.inputs import ReportInputs
 from tasks.report_page.links import where_to_look
@@ -196,6 +196,7 @@ def gather(
         created=datetime.now(UTC),
         words=words_of(plan),
         example_rows=texts_of(version, examples),
+        example_places=places_of(version, examples),
         predicted=predicted_numbers(evaluation),
         importances=inspection_of(plan.settings.trainer).importances(Path(trained.weights)),
         generated=problem_named(version.problem).generated_images(module, version, _GENERATED),

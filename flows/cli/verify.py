@@ -54,6 +54,8 @@ def command(
 
     findings = verify(run_paths, home, other, recovery_bound)
     print_findings(run_paths, findings)
+    if text := last_night(run_paths, home):
+        say(text)
     if as_json:
         listed = [finding.model_dump() for finding in findings]
         say(json.dumps({"run": str(run_paths.root), "summary": summary(findings), "findings": listed}))
@@ -71,6 +73,17 @@ def locate(text: str) -> tuple[RunPaths, Home]:
         return run, home_of(run)
     home = paths.home_to_read()
     return find_run(text, home), home
+
+
+def last_night(run: RunPaths, home: Home) -> str:
+    """Why the recipe's last night has no run that could be checked; empty if the last night is the run's own."""
+    from tasks.history import ended_without_files
+
+    night = ended_without_files(home, run.root.parent.name, run.root.name)
+    if night is None:
+        return ""
+    when = f"{night.began_at.astimezone():%Y-%m-%d %H:%M}"
+    return f"This is not the last night of {night.recipe}: that of {when} was {night.outcome}: {night.cause}"
 
 
 def exit_status(findings: Sequence[Finding]) -> int:

@@ -1,13 +1,14 @@
-"""In: a plan whose run has not begun. Out: nothing, or the error with which `evergreen retrain` would refuse it.
+"""In: a plan whose run has not begun. Out: nothing, or the error because of which the run can't succeed.
 
-Checks that need the rows of all images are part of the data preparation, which `evergreen retrain` runs first.
+`evergreen plan` and `evergreen retrain` both call this before Prefect or Ray start, and so refuse alike; the flow calls
+it again, for runs of a deployment. Checks that need the rows of all images are part of the data preparation, and the
+flow checks the model while its workers start.
 """
 
-import logging
 from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
-from tasks.checks.library_check import check_libraries
+from tasks.checks.library_check import check_installed
 from tasks.checks.model_checks import check_comparable, check_same_transform
 from tasks.checks.storage_check import check_storage_reads
 from tasks.checks.tracker_check import check_trackers
@@ -24,32 +25,29 @@ from training.plan import RunPlan
 from training.problems import problem_named
 from training.recipe import Recipe, is_built_in
 from training.recipe_checks import check_augmentation_of
-from training.recipe_metrics import check_library
 from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import check_dataset, trainer_named
 
-log = logging.getLogger("evergreen.checks")
-
 _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
 
-def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) -> None:
+def check_plan(
+    plan: RunPlan, recipe: Recipe, version: DatasetVersion | None, with_model: bool = True
+) -> None:
     """Check libraries, metrics, trackers, stores, the rows, the initial weights, the champion's inputs and the model.
 
-    Checks nothing for a finished run. The model of a built-in recipe fits its own images, so that model is not
-    checked. For images, a few rows are checked; for a table, the target of every row.
+    `with_model=False` leaves out the model, whose libraries take seconds to import. Checks nothing for a finished run.
+    The model of a built-in recipe fits its own images, so that model is not checked. For images, a few rows are
+    checked; for a table, the target of every row.
     Raises :class:`training.errors.DataError`, :class:`SettingError` or :class:`TrainingError`.
     """
-    if unused := recipe.unused_dataset(plan.settings):
-        log.warning("%s", unused)
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return
     trainer = trainer_named(plan.settings.trainer)
-    check_libraries(plan.recipe, trainer.DISTRIBUTIONS)
-    check_library(recipe.name, recipe.metrics)
+    check_installed(plan, recipe)
     check_trackers(plan.settings)
     check_embedded_experiment(plan)
     check_storage_reads(plan.settings)
@@ -61,7 +59,7 @@ def check_plan(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None) ->
     if look:
         check_initial_weights(plan, recipe, expected)
         _check_champion(home, plan, expected)
-    if proven:
+    if proven or not with_model:
         return
     check = getattr(format_of(plan.settings), "check_untrained", None)
     # Before the rows are prepared, the classes of images may be unknown, and so may the categories of tables.

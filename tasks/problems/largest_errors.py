@@ -19,6 +19,7 @@ def largest_errors(inputs: ReportInputs, intro: str, error: Callable[[LargestErr
         "errors": [
             {
                 "row": record.row,
+                "place": inputs.place_of(record.row),
                 "truth": number(record.truth),
                 "predicted": number(record.predicted),
                 "error": error(record),

@@ -61,7 +61,12 @@ class ImageView:
     def mistakes(self, inputs: ReportInputs) -> dict[str, Any]:
         """See :class:`DataView`."""
         shown = zip(inputs.evaluation.mistakes, self.pictures(inputs), strict=False)
-        return {"mistakes": [{"record": record, **picture} for record, picture in shown]}
+        return {
+            "mistakes": [
+                {"record": record, "place": inputs.place_of(record.row), **picture}
+                for record, picture in shown
+            ]
+        }
 
     def pictures(self, inputs: ReportInputs) -> list[dict[str, Any]]:
         """See :class:`DataView`."""
@@ -114,7 +119,7 @@ class TableView:
         """See :class:`DataView`."""
         return {
             "mistakes": [
-                {"record": record, "values": values}
+                {"record": record, "place": inputs.place_of(record.row), "values": values}
                 for record, values in self.examples(inputs, inputs.evaluation.mistakes)[:_SHOWN_MISTAKES]
             ],
             **self.example_columns(inputs),

@@ -1,6 +1,7 @@
 """Reads the rows that the report shows as examples, and predicted numbers, from a run's files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,26 @@ def texts_of(version: DatasetVersion, rows: Sequence[int]) -> tuple[tuple[str, .
         }
         first += len(part)
     return tuple(texts_by_row[row] for row in rows)
+
+
+def places_of(version: DatasetVersion, rows: Sequence[int]) -> dict[int, str]:
+    """Where the test rows with these numbers are in the source: the file of an image, or file and row of a table.
+
+    Reads one column of the part files that have such rows. Empty if that column can't be read: the page is shown
+    without it, and damage is found by the steps that read the rows.
+    """
+    places: dict[int, str] = {}
+    first = 0
+    for part in version.parts["test"]:
+        here = [row for row in rows if first <= row < first + part.rows]
+        if here:
+            try:
+                where = pq.read_table(Path(version.path) / part.path, columns=["where"])["where"]
+            except (OSError, pa.ArrowException, KeyError):
+                return {}
+            places |= {row: where[row - first].as_py() for row in here}
+        first += part.rows
+    return places
 
 
 def _readable(rows: pa.Table) -> pa.Table:

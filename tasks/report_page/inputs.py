@@ -33,6 +33,8 @@ class ReportInputs:
     arrays of (channels, height, width). For a table, `example_rows` holds for each the values of the feature columns
     as text, in the order of `dataset.table.raw.columns`.
 
+    `example_places` has, by row number, where the examples are in the source.
+
     `predicted` is given for a problem that predicts numbers. `importances` maps columns to their share of what all
     splits of a tree model gained; it is empty for other models. `generated`, of a model that generates images, is
     (classes, images of each, channels, height, width).
@@ -52,9 +54,14 @@ class ReportInputs:
     created: datetime
     words: RunWords = field(default_factory=RunWords)
     example_rows: tuple[tuple[str, ...], ...] = ()
+    example_places: dict[int, str] = field(default_factory=dict)
     predicted: Predicted | None = None
     importances: dict[str, float] = field(default_factory=dict)
     generated: NDArray[np.uint8] | None = None
+
+    def place_of(self, row: int) -> str:
+        """Where a test row is in the source, so that a person finds it there; if that is not known, its number."""
+        return self.example_places.get(row, f"test row {row}")
 
     def __post_init__(self) -> None:
         """Check that each example has a picture or a row; otherwise examples would get the captions of others."""

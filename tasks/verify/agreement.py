@@ -23,6 +23,7 @@ from training.identity import run_key
 from training.problems import problem_named, problem_of
 from training.records import Evaluation, Look, Verdict
 from training.settings.schema import GateSettings
+from training.storage.night_files import nights_of_home
 from training.storage.record_files import DamagedError, read_record
 
 _SAME = 1e-9
@@ -48,8 +49,20 @@ def finished(run: Evidence) -> Outcome:
         )
     if run.data_check is not None and run.data_check.outcome == "held" and not made["train"]:
         return Outcome(True, run.data_check.summary)
-    last = f"; the last failure: {run.failures[-1].error}" if run.failures else ""
-    return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{last}")
+    return Outcome(False, f"not finished, the next step is {(missing or ['report'])[0]}{_last_end(run)}")
+
+
+def _last_end(run: Evidence) -> str:
+    """How the newest night of an unfinished run ended, else how its newest attempt failed; empty if neither is known.
+
+    A night may end for another reason than an attempt of its training: by data, a server, a missing library.
+    """
+    nights = [
+        night for night in nights_of_home(run.home, run.plan.model) if night.run_key == run.plan.run_key
+    ]
+    if nights and nights[-1].outcome != "running":
+        return f"; the last night was {nights[-1].outcome}: {nights[-1].cause}"
+    return f"; the last failure: {run.failures[-1].error}" if run.failures else ""
 
 
 def key_follows(run: Evidence) -> Outcome:

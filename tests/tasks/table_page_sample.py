@@ -143,6 +143,7 @@ def regression_report(
         example_pictures=(),
         words=run_words("table", "xgboost", "regression"),
         example_rows=tuple(tuple(f"{value:g}" for value in rows[error.row]) for error in worst),
+        example_places={error.row: f"diabetes.csv row {error.row + 2}" for error in worst},
         predicted=Predicted(targets.astype(float), ours.astype(float)),
         importances=shares,
     )
@@ -164,4 +165,7 @@ def class_table_report(text: str = "Torgersen") -> ReportInputs:
         example_pictures=(),
         words=run_words("table", "torch", "classification"),
         example_rows=tuple((text, "2022-01-08", "–") for _ in images.evaluation.mistakes),
+        example_places={
+            mistake.row: f"penguins.csv row {mistake.row}" for mistake in images.evaluation.mistakes
+        },
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks import night as module
-from tasks.history import find_nights, nights_of
+from tasks.history import ended_without_files, find_nights, nights_of
 from tasks.night import close_killed_nights, night_recorded
 from tasks.trackers.mlflow_run import connect
 from tasks.trackers.nights import CAUSE_TAG, experiment_of_nights, record_night
@@ -139,13 +139,17 @@ def test_other_homes_with_the_same_store_see_a_night_once(home: Home, tmp_path: 
     assert failed.data.metrics["accuracy"] == 0.5
 
 
-def test_nights_without_mlflow_are_sent_by_the_next_one(home: Home, tmp_path: Path) -> None:
+def test_nights_without_mlflow_are_sent_by_the_next_one(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "AFTER_ERROR_S", 300.0)  # on a busy machine
     (tmp_path / "away").touch()  # a file where the store's folder will be
     uri = f"sqlite:///{tmp_path / 'away' / 'shared.db'}"
     overrides = {"tracking": {"uri": uri}}
     ended_by(DataError("one"), overrides)
     assert len(unsent_nights(home, "digits")) == 1
     (tmp_path / "away").unlink()
+    connect(uri, home)  # a new store takes long to make
     ended_by(DataError("two"), overrides)
     assert unsent_nights(home, "digits") == []
     assert [found.cause for found in nights_of(Home(tmp_path / "other"), "digits", uri)] == ["one", "two"]
@@ -178,3 +182,15 @@ def test_a_model_without_nights_is_refused_with_those_that_have_some(home: Home)
         SettingError, match=r"model 'bird': no such model or recipe\. Models with nights here: birds"
     ):
         find_nights("bird", home)
+
+
+def test_a_night_without_a_run_is_told_beside_an_older_run(home: Home) -> None:
+    assert ended_without_files(home, "digits", "0123456789abcdef") is None
+    keep_sent(home, night("20260301T0330-a", outcome="first", run_key="0123456789abcdef01", version="1"))
+    assert ended_without_files(home, "digits", "0123456789abcdef") is None
+    refused = night("20260302T0330-b", outcome="refused", cause="gate.floor: 2 is too much")
+    keep_unsent(home, refused)
+    keep_unsent(home, night("20260303T0330-c", recipe="birds", outcome="failed"))
+    assert ended_without_files(home, "digits", "0123456789abcdef") == refused
+    keep_unsent(home, night("20260304T0330-d", outcome="failed", run_key="0123456789abcdef01"))
+    assert ended_without_files(home, "digits", "0123456789abcdef") is None

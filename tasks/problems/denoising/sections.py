@@ -95,7 +95,13 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
             for class_error in candidate_of(inputs.evaluation).classes
         ],
         "errors": [
-            {"row": error.row, "name": names[int(error.truth)], "error": number(error.predicted), **drawn}
+            {
+                "row": error.row,
+                "place": inputs.place_of(error.row),
+                "name": names[int(error.truth)],
+                "error": number(error.predicted),
+                **drawn,
+            }
             for error, drawn in list(shown)[:_SHOWN_ERRORS]
         ],
     }

@@ -61,7 +61,7 @@ def context(inputs: ReportInputs) -> dict[str, Any]:
     view = view_of(inputs.dataset)
     worst = [
         {
-            "row": record.row,
+            "place": inputs.place_of(record.row),
             "tokens": f"{record.truth:,.0f}",
             "loss": number(record.predicted),
             "values": values,

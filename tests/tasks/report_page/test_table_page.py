@@ -102,7 +102,7 @@ def test_the_largest_errors_show_their_rows() -> None:
     assert heads[1:4] == ["True", "Predicted", "Error"]
     assert heads[4:] == [column.name for column in inputs.dataset.table.columns]
     worst = inputs.evaluation.largest_errors[0]
-    row = regression().row(str(worst.row), len(heads))
+    row = regression().row(f"diabetes.csv row {worst.row + 2}", len(heads))
     assert float(row[2].replace("−", "-")) == pytest.approx(worst.predicted - worst.truth, rel=1e-3)
     assert row[3:] == [f"{value:g}" for value in diabetes_run()[1][0][worst.row]]
 
@@ -148,7 +148,12 @@ def test_mistakes_on_a_table_are_rows() -> None:
     inputs = class_table_report()
     rows = [row for row in classes().rows if len(row) == 6 and "→" in row[0]][1:]
     assert len(rows) == len(inputs.evaluation.mistakes)
-    assert rows[0][2:] == [str(inputs.evaluation.mistakes[0].row), "Torgersen", "2022-01-08", "–"]
+    assert rows[0][2:] == [
+        f"penguins.csv row {inputs.evaluation.mistakes[0].row}",
+        "Torgersen",
+        "2022-01-08",
+        "–",
+    ]
     assert "median for one row, one a batch" in classes().text
     assert "Rows per second" in classes().text
 

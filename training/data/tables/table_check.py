@@ -70,8 +70,22 @@ def check_rows(
                     f"{files.origin}: no {split} rows of class {', '.join(absent[:_SHOWN])}. Every class needs rows in "
                     "both splits: add some, remove the class, or raise data.max_train_rows / data.max_test_rows."
                 )
+        elif classes and not split:
+            _check_divisible(files, values.filter(pa.array(~missing[split])))
     columns = tuple(TableColumn(name=name, kind=kind) for name, kind in notes.columns.items())
     return TableSchema(target=notes.target, columns=columns, weight=notes.weight)
+
+
+def _check_divisible(files: SourceFiles, targets: pa.Array) -> None:
+    """Raise :class:`DataError` for a class of one row, among rows that are yet to be divided into train and test."""
+    counts = pc.value_counts(targets)
+    single = sorted(as_text(counts.field("values").filter(pc.equal(counts.field("counts"), 1))).to_pylist())
+    if single:
+        listed = ", ".join(single[:_SHOWN])
+        raise DataError(
+            f"{files.origin}: only one row of class {listed}. Every class needs rows in both splits, train and test: "
+            "add rows, or remove the class."
+        )
 
 
 def _selected(files: SourceFiles, settings: DataSettings) -> tuple[dict[str, list[int]], dict[str, pa.Array]]:
