@@ -13,8 +13,8 @@ from pydantic import Field
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
 from tasks.checks.library_check import check_libraries
 from tasks.checks.plan_checks import check_plan
-from tasks.data_check import check_data, check_still_held, dropped_columns
 from tasks.checks.tracker_check import check_trackers
+from tasks.data_check import check_data, check_still_held, dropped_columns
 from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
@@ -22,7 +22,7 @@ from tasks.trackers.mlflow_run import connect_once
 from training import identity
 from training.data.dataset import open_columns
 from training.data.sources import Source
-from training.errors import classify
+from training.errors import EvergreenError, classify
 from training.plan import RunPlan, choose_source, identify
 from training.plan_changes import with_data_changes
 from training.profile_records import DataCheck

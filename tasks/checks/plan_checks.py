@@ -28,7 +28,7 @@ from training.recipe_checks import check_augmentation_of
 from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
 from training.supervision.launch import finished
-from training.trainers.base import check_dataset, trainer_named
+from training.trainers.base import check_dataset
 
 _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
@@ -46,7 +46,6 @@ def check_plan(
     home = Home(Path(plan.home))
     if finished(plan.paths, plan.run_key) is not None:
         return
-    trainer = trainer_named(plan.settings.trainer)
     check_installed(plan, recipe)
     check_trackers(plan.settings)
     check_embedded_experiment(plan)
