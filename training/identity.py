@@ -176,12 +176,6 @@ def run_key(parts: Ingredients) -> str:
     return digest_json(parts)
 
 
-def latest_ingredients(home: Home, recipe: str) -> Ingredients | None:
-    """Ingredients of the newest run of `recipe` whose plan can be read, or None if there is none."""
-    latest = latest_run(home, recipe)
-    return latest[1] if latest else None
-
-
 def latest_run(home: Home, recipe: str) -> tuple[RunPaths, Ingredients] | None:
     """The newest run of `recipe` whose plan can be read, and its ingredients; None if there is none."""
     return next(((run, plan.ingredients) for run, plan in _kept(home, recipe) if not plan.search), None)

@@ -79,7 +79,7 @@ def test_five_nights_are_five_lines_with_their_true_causes(
     rows = [line for line in table.splitlines() if line.startswith("20")]
     assert len(rows) == 5
     assert "coins.csv" in nights[3]["cause"]
-    assert "did you mean training.rounds?" in table.replace("\n", " ")
+    assert "did you mean training.rounds?" in " ".join(table.split())  # in lines of the column's width
 
     assert cli(["history", "coins", "--last", "2", "--json"]) == EXIT_OK  # the registered model
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == nights[3:]

@@ -12,7 +12,7 @@ from small_runs import tiny_settings, write_recipe
 
 from training import identity, libraries
 from training.data.sources.digits import Digits
-from training.identity import changes, code_of, ingredients, latest_ingredients, run_key
+from training.identity import changes, code_of, ingredients, latest_run, run_key
 from training.plan import identify
 from training.recipe import load
 from training.settings.overrides import describe, parse_assignments, resolve
@@ -403,7 +403,7 @@ def test_the_reader_of_the_source_counts_and_other_readers_do_not(tmp_path: Path
 
 def test_the_newest_run_tells_what_changed(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    assert latest_ingredients(home, "digits") is None
+    assert latest_run(home, "digits") is None
     for age, seed in ((10, 1), (5, 3), (20, 2)):
         file = home.run("digits", f"{seed}" * 64).ingredients
         file.parent.mkdir(parents=True)

@@ -50,7 +50,7 @@ def test_each_of_the_largest_errors_has_its_picture() -> None:
         with Image.open(io.BytesIO(base64.b64decode(content))) as picture:
             assert np.array_equal(np.asarray(picture), pixels[0])
         assert (attributes["alt"] or "").startswith(f"Test row {error.row}: ")
-        assert page.row(f"test row {error.row}", len(heads))[0] == ""
+        assert page.row(inputs.place_of(error.row), len(heads))[0] == ""
 
 
 def test_the_target_is_described() -> None:
