@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tasks.gate.measures import Array, NotWorse
+from tasks.gate.measures import Array, NotWorse, reference_word
 from tasks.gate.needed import POWER_Z, critical
 from tasks.gate.wording import POWER, p_value
 from tasks.report_page import wording
@@ -22,14 +22,27 @@ class WeightedAccuracy:
     """
 
     better_by_flips: ClassVar[bool] = True
+    metric: ClassVar[str] = "weighted accuracy"
+
+    def values(self, look: Look) -> tuple[float, float]:
+        """Both weighted accuracies."""
+        return _share(look), 1 - look.reference_error
+
+    def spell(self, value: float) -> str:
+        """A weighted accuracy with four decimals, or more that tell it from 0 and 1."""
+        return share_text(value)
+
+    def change(self, look: Look) -> str:
+        """Both weighted accuracies, and the number of rows."""
+        ours, theirs = map(self.spell, self.values(look))
+        return f"{self.metric} {ours} against {theirs} on {counted(look.rows, 'row')}"
 
     def compared(self, look: Look) -> str:
         """Both weighted accuracies, and the numbers of rows that only one of the models got right."""
-        other = "champion" if look.question == "better" else "reference"
+        other, (ours, theirs) = reference_word(look), map(self.spell, self.values(look))
         return (
-            f"weighted accuracy {share_text(_share(look))} against {share_text(1 - look.reference_error)} of the "
-            f"{other}; the candidate alone is right on {counted(look.gained, 'row')}, the {other} alone on "
-            f"{look.lost:,}"
+            f"{self.metric} {ours} against {theirs} of the {other}; the candidate alone is right on "
+            f"{counted(look.gained, 'row')}, the {other} alone on {look.lost:,}"
         )
 
     def would_need(self, look: Look) -> str:
