@@ -9,6 +9,7 @@ DataError when one of a registered model is not.
 import json
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,9 +37,11 @@ from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_named
 from training.problems.base import Predict, Predictions
+from training.problems.gate_metrics import metric_numbers
+from training.problems.row_metrics import ENDING
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
-from training.records import DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
+from training.records import DatasetVersion, Evaluation, GateMetric, Score, Split, TableSchema, TrainedModel
 from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -76,7 +79,7 @@ class ComparedVersion(NamedTuple):
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Score candidate and champion, or reuse the saved scores of an identical comparison."""
     client = connect_patiently(plan)
-    now = comparison_now(client, plan, trained)
+    now = comparison_now(client, plan, version, trained)
     folder = now.folder(plan)
     if (evaluation := find_evaluation(folder)) is not None:
         return evaluation
@@ -84,7 +87,7 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
         set_aside(folder, "its files are damaged, so the models are scored again")
     with atomic_folder(folder) as aside:
         champion, anchor = (_loaded(client, plan, version, number) for number in (now.champion, now.anchor))
-        made = compare(plan, version, trained, champion, anchor, aside)
+        made = compare(plan, version, trained, champion, anchor, aside, now.metric)
         child = plan.initial is not None and plan.initial.digest == now.champion_weights
         made = made.model_copy(update={"initial": plan.initial, "champion_is_parent": child})
         write_comparison(folder, aside, now, made)
@@ -98,10 +101,11 @@ def compare(
     champion: ComparedVersion | None,
     anchor: ComparedVersion | None,
     folder: Path,
+    metric: GateMetric | None = None,
 ) -> Evaluation:
     """Score the models on the test rows that none of them was trained on, and save the predictions in `folder`.
 
-    Raises :class:`SettingError` when no such row is left.
+    `metric` is that of the gate. Raises :class:`SettingError` when no such row is left.
     """
     test, problem = open_columns(version, "test"), problem_named(version.problem)
     trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
@@ -121,9 +125,8 @@ def compare(
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         anchor_predictions = _aligned(plan, anchor, answers, version)
-    baseline = None
-    if champion is None:
-        baseline = problem.baseline(version, lambda: open_columns(version, "train").targets, len(rows))
+    train_targets = partial(_targets, version, "train")
+    baseline = problem.baseline(version, train_targets, len(rows), metric)
     models = {
         "candidate": candidate_predictions,
         "champion": champion_predictions,
@@ -131,7 +134,9 @@ def compare(
         "baseline": baseline.predictions if baseline else None,
     }
     predictions = folder / PREDICTIONS
-    _keep_predictions(predictions, version, test, compared, models)
+    confidence = plan.settings.gate.confidence
+    numbers, values = metric_numbers(problem, metric, rows.targets, models, version, confidence)
+    _keep_predictions(predictions, version, test, compared, models, numbers)
     against = f", champion {problem.figure(champion_score)}" if champion_score else ""
     log.info("%s%s", problem.headline(candidate_score), against)
     findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
@@ -145,9 +150,15 @@ def compare(
         predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
         baseline=baseline.words if baseline else "",
+        metric=metric,
+        metric_values=values,
         left_out=len(test) - len(rows),
         training_rows_known=all(digests is not None for digests in trained_on.values()),
     )
+
+
+def _targets(version: DatasetVersion, split: Split) -> npt.NDArray[Any]:
+    return open_columns(version, split).targets
 
 
 def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -317,14 +328,19 @@ def _keep_predictions(
     test: Columns,
     compared: npt.NDArray[np.bool_],
     models: dict[str, Predictions | None],
+    numbers: dict[str, npt.NDArray[np.float64]],
 ) -> None:
-    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN."""
+    """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN.
+
+    `numbers` are those of the compared rows by the gate's metric, by model.
+    """
     problem, targets = problem_named(version.problem), test.targets[compared]
     digests = row_digests(version, "test")
     columns: dict[str, Any] = {"label": test.targets, "digest": digests, "compared": compared}
     for name, predictions in models.items():
         if predictions is not None:
-            for ending, values in problem.row_columns(targets, predictions).items():
+            own = {ENDING: numbers[name]} if name in numbers else {}
+            for ending, values in (problem.row_columns(targets, predictions) | own).items():
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)
                 columns[name + ending][compared] = values

@@ -84,7 +84,7 @@ def score(
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
     predicted = probabilities.argmax(axis=1)
     right = int((predicted == labels).sum())
-    low, high = _wilson(right, len(labels), confidence)
+    low, high = wilson(right / len(labels), len(labels), confidence)
     by_class, confusion = _by_class(labels, predicted, classes)
     return ClassificationScore(
         accuracy=right / len(labels),
@@ -224,16 +224,16 @@ def _shares(parts: Labels, wholes: Labels) -> list[float]:
     return shares
 
 
-def _wilson(right: int, rows: int, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval of a proportion.
+def wilson(share: float, rows: float, confidence: float) -> tuple[float, float]:
+    """Wilson's score interval of a proportion `share` of `rows` independent rows.
 
     Equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share, scale = right / rows, 2 * (rows + z * z)
+    right, scale = share * rows, 2 * (rows + z * z)
     centre = (2 * right + z * z) / scale
     reach = z * math.sqrt(z * z + 4 * right * (1 - share)) / scale
-    return (centre - reach if right else 0.0), (centre + reach if right < rows else 1.0)
+    return (centre - reach if share > 0 else 0.0), (centre + reach if share < 1 else 1.0)
 
 
 def _log_loss(labels: Labels, probabilities: Probabilities) -> float:

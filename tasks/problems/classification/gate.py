@@ -34,6 +34,7 @@ class ClassOutcomes:
     candidate_loss: Differences
     reference_loss: Differences
     log_loss_decides: bool = True
+    about: str = ""
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -80,10 +81,14 @@ class ClassOutcomes:
         differences = self.candidate.astype(np.float64) - self.reference
         if question == "not_worse":
             differences = np.where(differences, differences + margin, 0.0)
+        elif question == "unless_worse":
+            differences = -differences
 
         def test(_: Differences) -> tuple[float, float]:
             if question == "better":
                 return mcnemar(self.gained, self.lost), statistic_of(differences)
+            if question == "unless_worse":
+                return mcnemar(self.lost, self.gained), statistic_of(differences)
             return with_p(margin_score(self.gained, self.lost, len(self), margin))
 
         return Compared(
