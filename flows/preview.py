@@ -15,6 +15,7 @@ from tasks.checks.library_check import check_libraries
 from tasks.checks.plan_checks import check_plan
 from tasks.checks.tracker_check import check_trackers
 from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.gate.power import power_text
 from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
 from tasks.reuse import find_release, read_release
@@ -25,14 +26,17 @@ from training.data.sources import Source
 from training.errors import EvergreenError, classify
 from training.plan import RunPlan, choose_source, identify
 from training.plan_changes import with_data_changes
+from training.problems.gate_metrics import is_own, metric_for
+from training.problems.row_metrics import ROW_METRICS
 from training.profile_records import DataCheck
 from training.ray_cluster.capacity import resolve_here
 from training.recipe import Recipe, load
-from training.records import DatasetVersion, Record, Release, SourceFiles
+from training.records import DatasetVersion, GateMetric, Look, Record, Release, SourceFiles
 from training.redaction import Redacted
 from training.settings.overrides import describe
 from training.settings.schema import Settings, TrainerName
 from training.storage.paths import Home
+from training.storage.record_files import find_record
 from training.supervision.launch import finished
 from training.trainers.base import trainer_named
 from training.trainers.replay_outcome import read_outcome, spelled
@@ -63,6 +67,9 @@ class Preview(Record):
     batch_per_worker: int | None
     steps_per_epoch: int | None
     total_steps: int | None
+    gate: str = Field(
+        "", description="what gain the test rows can show; empty before preparation, and for losses"
+    )
     estimated_seconds: float | None = Field(description="None: nothing to estimate from")
     estimated_from: str
     reproducible: str = Field(description="what the replay check of the recipe's last run found")
@@ -166,6 +173,7 @@ def preview(recipe_name: str, overrides: dict[str, Any], home: Home, force: bool
         batch_per_worker=None if batch is None else batch // world_size,
         steps_per_epoch=steps_per_epoch(learned_rows, settings) if learned_rows else None,
         total_steps=total,
+        gate=_power(plan, version) if version else "",
         estimated_seconds=time.seconds,
         estimated_from=time.why,
         reproducible=_last_replay(plan),
@@ -222,6 +230,36 @@ def _outcome(plan: RunPlan, done: Release | None, check: DataCheck | None) -> st
     if saved_step(plan):
         return "resumes an interrupted run"
     return "new run" + (f", because of: {'; '.join(plan.changes)}" if plan.changes else "")
+
+
+def _power(plan: RunPlan, version: DatasetVersion) -> str:
+    """What gain the test rows can show, from the comparison of the recipe's newest run that has one by this metric."""
+    metric = metric_for(plan.settings.gate, version, _last_metric(plan))
+    if metric is None or not ROW_METRICS[metric.name].is_share:
+        return ""
+    own = is_own(metric, version.problem)
+    measures = {"accuracy"} if own else {f"row_{metric.name}"}
+    look = next((look for look in _last_looks(plan) if look.measure in measures), None)
+    text = power_text(version.rows("test"), ROW_METRICS[metric.name].word, plan.settings.gate.policy, look)
+    return text if own else f"{text}; this metric decides, as {metric.why}"
+
+
+def _last_metric(plan: RunPlan) -> GateMetric | None:
+    release = _last_release(plan)
+    return None if release is None else release.verdict.metric
+
+
+def _last_looks(plan: RunPlan) -> list[Look]:
+    release = _last_release(plan)
+    return [] if release is None else [look for look in release.verdict.looks if not look.baseline]
+
+
+def _last_release(plan: RunPlan) -> Release | None:
+    """The release of the recipe's newest finished run in this home."""
+    for run in reversed(identity.runs_of(Home(Path(plan.home)), plan.recipe.name)):
+        if (release := find_record(run.release, Release, run.root.name)) is not None:
+            return release
+    return None
 
 
 def _steps(plan: RunPlan, version: DatasetVersion | None, done: Release | None) -> dict[str, str]:

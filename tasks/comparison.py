@@ -5,11 +5,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.registry.aliases import WEIGHTS_TAG, champion_of, version_tags
+from tasks.registry.aliases import METRIC_TAG, WEIGHTS_TAG, champion_of, version_tags
 from tasks.registry.reign import anchor_of
 from tasks.trackers.mlflow_run import RUN_KEY_TAG
 from training.plan import RunPlan
-from training.records import ALREADY_CHAMPION, Evaluation, Record, TrainedModel, Verdict
+from training.problems.gate_metrics import metric_for
+from training.records import (
+    ALREADY_CHAMPION,
+    DatasetVersion,
+    Evaluation,
+    GateMetric,
+    Record,
+    TrainedModel,
+    Verdict,
+)
 from training.redaction import redact
 from training.storage.files import digest_file, digest_json
 from training.storage.paths import RunPaths
@@ -39,6 +48,7 @@ class Comparison(Record):
     anchor: str | None = None
     anchor_weights: str | None = None
     confidence: float
+    metric: GateMetric | None = None
     format: int = 1
 
     def folder(self, plan: RunPlan) -> Path:
@@ -48,33 +58,45 @@ class Comparison(Record):
         )
 
 
-def comparison_now(client: "MlflowClient", plan: RunPlan, trained: TrainedModel) -> Comparison:
-    """The comparison of the candidate with the current champion.
+def comparison_now(
+    client: "MlflowClient", plan: RunPlan, version: DatasetVersion, trained: TrainedModel
+) -> Comparison:
+    """The comparison of the candidate with the current champion, by the gate's metric.
 
     If the candidate is the champion already, because an earlier attempt promoted the candidate and then crashed, the
     comparison is the recorded one with the champion that the candidate replaced. Without a record, because another home
     promoted the same model, or because the run's folder was removed, the candidate is compared with no other model.
     """
+    gate, number = plan.settings.gate, champion_of(client, plan.model)
+    tags = {} if number is None else version_tags(client, plan.model, number)
     alone = Comparison(
         store=redact(plan.settings.tracking.uri) if plan.settings.tracking.uri else "embedded",
         model=plan.model,
         candidate=trained.weights_digest,
         champion=None,
         champion_weights=None,
-        confidence=plan.settings.gate.confidence,
+        confidence=gate.confidence,
+        metric=metric_for(gate, version, kept_metric(tags)),
         format=_FORMAT,
     )
-    number = champion_of(client, plan.model)
     if number is None:
         return alone
-    tags = version_tags(client, plan.model, number)
     if (tags.get(RUN_KEY_TAG), tags.get(WEIGHTS_TAG)) == (plan.run_key, trained.weights_digest):
         return next((made for made in _complete_comparisons(plan) if _same_candidate(made, alone)), alone)
     update = {"champion": number, "champion_weights": tags.get(WEIGHTS_TAG)}
-    if plan.settings.gate.policy == "not_worse" and (anchor := anchor_of(client, plan.model, number)):
+    if gate.policy != "better" and (anchor := anchor_of(client, plan.model, number)):
         weights = version_tags(client, plan.model, anchor).get(WEIGHTS_TAG)
         update |= {"anchor": anchor, "anchor_weights": weights}
     return alone.model_copy(update=update)
+
+
+def kept_metric(tags: dict[str, str]) -> GateMetric | None:
+    """The metric by which a version was judged, from its tags; None without a valid tag."""
+    try:
+        return GateMetric.model_validate_json(tags[METRIC_TAG]) if METRIC_TAG in tags else None
+    except ValueError:
+        log.warning("tag %s is damaged, ignored", METRIC_TAG)
+        return None
 
 
 def as_champion_already(verdict: Verdict) -> Verdict:
@@ -83,7 +105,13 @@ def as_champion_already(verdict: Verdict) -> Verdict:
 
 
 def _same_candidate(comparison: Comparison, other: Comparison) -> bool:
-    fields = {"store", "model", "candidate", "confidence", "format"}
+    fields = {
+        "store",
+        "model",
+        "candidate",
+        "confidence",
+        "format",
+    }  # the metric may be kept from the candidate itself
     return comparison.model_dump(include=fields) == other.model_dump(include=fields)
 
 

@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,9 +38,20 @@ from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_at, problem_named
 from training.problems.base import Predict, Predictions, Problem, Weights
+from training.problems.gate_metrics import metric_numbers
+from training.problems.row_metrics import ENDING
 from training.recipe import reload_once
 from training.recipe_metrics import RecipeMetrics
-from training.records import ColumnKind, DatasetVersion, Evaluation, Score, TableSchema, TrainedModel
+from training.records import (
+    ColumnKind,
+    DatasetVersion,
+    Evaluation,
+    GateMetric,
+    Score,
+    Split,
+    TableSchema,
+    TrainedModel,
+)
 from training.storage.files import atomic_file, atomic_folder, digest_file
 from training.storage.paths import Home
 from training.storage.record_files import set_aside
@@ -80,7 +92,7 @@ class ComparedVersion(NamedTuple):
 def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Score candidate and champion, or reuse the saved scores of an identical comparison."""
     client = connect_patiently(plan)
-    now = comparison_now(client, plan, trained)
+    now = comparison_now(client, plan, version, trained)
     folder = now.folder(plan)
     if (evaluation := find_evaluation(folder)) is not None:
         return evaluation
@@ -88,7 +100,7 @@ def evaluate(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> E
         set_aside(folder, "its files are damaged, so the models are scored again")
     with atomic_folder(folder) as aside:
         champion, anchor = (_loaded(client, plan, version, number) for number in (now.champion, now.anchor))
-        made = compare(plan, version, trained, champion, anchor, aside)
+        made = compare(plan, version, trained, champion, anchor, aside, now.metric)
         child = plan.initial is not None and plan.initial.digest == now.champion_weights
         made = made.model_copy(update={"initial": plan.initial, "champion_is_parent": child})
         write_comparison(folder, aside, now, made)
@@ -102,10 +114,11 @@ def compare(
     champion: ComparedVersion | None,
     anchor: ComparedVersion | None,
     folder: Path,
+    metric: GateMetric | None = None,
 ) -> Evaluation:
     """Score the models on the test rows that none of them was trained on, and save the predictions in `folder`.
 
-    Raises :class:`SettingError` when no such row is left.
+    `metric` is that of the gate. Raises :class:`SettingError` when no such row is left.
     """
     test = open_columns(version, "test")
     thresholds = {
@@ -133,9 +146,8 @@ def compare(
     if anchor is not None:
         answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
         anchor_predictions = _aligned(plan, anchor, answers, version)
-    baseline = None
-    if champion is None:
-        baseline = problem.baseline(version, lambda: open_columns(version, "train").targets, len(rows))
+    train_targets = partial(_targets, version, "train")
+    baseline = problem.baseline(version, train_targets, len(rows), metric)
     models = {
         "candidate": candidate_predictions,
         "champion": champion_predictions,
@@ -143,7 +155,11 @@ def compare(
         "baseline": baseline.predictions if baseline else None,
     }
     predictions = folder / PREDICTIONS
-    _keep_predictions(predictions, version, test, compared, models, thresholds, rows.weights)
+    confidence = plan.settings.gate.confidence
+    numbers, values = metric_numbers(
+        metric, rows.targets, models, version, confidence, thresholds, rows.weights
+    )
+    _keep_predictions(predictions, version, test, compared, models, thresholds, rows.weights, numbers)
     against = f", champion {problem.figure(champion_score)}" if champion_score else ""
     log.info("%s%s", problem.headline(candidate_score), against)
     findings = problem.findings(rows.targets, candidate_predictions, champion_predictions, version)
@@ -157,9 +173,15 @@ def compare(
         predictions_digest=digest_file(predictions),
         anchor_version=anchor.version if anchor else None,
         baseline=baseline.words if baseline else "",
+        metric=metric,
+        metric_values=values,
         left_out=len(test) - len(rows),
         training_rows_known=all(digests is not None for digests in trained_on.values()),
     )
+
+
+def _targets(version: DatasetVersion, split: Split) -> npt.NDArray[Any]:
+    return open_columns(version, split).targets
 
 
 def _findings(fields: dict[str, Any], numbers: npt.NDArray[np.int64]) -> dict[str, Any]:
@@ -374,10 +396,12 @@ def _keep_predictions(
     models: dict[str, Predictions | None],
     thresholds: dict[str, float | None],
     weights: Weights | None,
+    numbers: dict[str, npt.NDArray[np.float64]],
 ) -> None:
     """Write one row per test row; a row that was left out has the prediction -1 where it is a class, else NaN.
 
-    `weights` are those of the compared rows; the others get 0.
+    `weights` are those of the compared rows; the others get 0. `numbers` are those of the compared rows by the gate's
+    metric, by model.
     """
     targets = test.targets[compared]
     digests = row_digests(version, "test")
@@ -385,7 +409,8 @@ def _keep_predictions(
     for name, predictions in models.items():
         if predictions is not None:
             problem = problem_at(version.problem, thresholds.get(name))
-            for ending, values in problem.row_columns(targets, predictions).items():
+            own = {ENDING: numbers[name]} if name in numbers else {}
+            for ending, values in (problem.row_columns(targets, predictions) | own).items():
                 missing = -1 if np.issubdtype(values.dtype, np.integer) else np.nan
                 columns[name + ending] = np.full(len(test), missing, values.dtype)
                 columns[name + ending][compared] = values

@@ -24,6 +24,7 @@ from tasks.trackers.mlflow_run import check_experiment, check_version, connect_o
 from tasks.trackers.mlflow_store import NoMlflowError
 from training.errors import DataError, SettingError, StopRequestedError, classify
 from training.plan import RunPlan
+from training.problems.gate_metrics import metric_for
 from training.recipe import reload_once
 from training.records import DatasetVersion
 from training.storage.files import write_text
@@ -48,6 +49,7 @@ def preflight(plan: RunPlan, version: DatasetVersion) -> None:
     if finished(plan.paths, plan.run_key) is not None:
         return
     check_format(plan, version)
+    metric_for(plan.settings.gate, version, None)  # refuses one that these data do not have
     try:
         client = connect_once(plan)
         check_experiment(client, plan)
@@ -128,11 +130,12 @@ def check_version_comparable(
 
 
 def check_anchor(client: "MlflowClient", plan: RunPlan, version: DatasetVersion, champion: str) -> None:
-    """With `gate.policy=not_worse`, check that the candidate can be compared with the champion's anchor.
+    """With another `gate.policy` than better, check that the candidate can be compared with the champion's anchor.
 
     Raises :class:`DataError`, with the remedy, when the anchor's files are damaged.
     """
-    if plan.settings.gate.policy != "not_worse":
+    policy = plan.settings.gate.policy
+    if policy == "better":
         return
     anchor = anchor_of(client, plan.model, champion)
     if anchor is None:
@@ -141,7 +144,7 @@ def check_anchor(client: "MlflowClient", plan: RunPlan, version: DatasetVersion,
         check_version_comparable(client, plan, version, anchor)
     except DataError as error:
         raise DataError(
-            f"model {plan.model} version {anchor} is the anchor, with which gate.policy=not_worse compares candidates: "
+            f"model {plan.model} version {anchor} is the anchor, with which gate.policy={policy} compares candidates: "
             f"{error} Or delete version {anchor} in MLflow: candidates are then compared with the champion instead."
         ) from error
 

@@ -20,6 +20,7 @@ from tasks.model_formats.base import check_same, format_name, format_of, metadat
 from tasks.registry.aliases import (
     CLASSES_TAG,
     DATASET_TAG,
+    METRIC_TAG,
     ROLLED_BACK_TAG,
     VERDICT_TAG,
     WEIGHTS_TAG,
@@ -109,6 +110,9 @@ def register(
         link_logged_model(client, plan.model, number)
         check_same(predict, load_version(home, plan.model, number).predict, np.array(inputs[:64]))
         looks = take_looks(lease, number, trained.weights_digest, evaluation, plan.settings.gate)
+        if evaluation.metric is not None:
+            kept = evaluation.metric.model_dump_json()
+            client.set_model_version_tag(plan.model, number, METRIC_TAG, kept)
         verdict = judge(evaluation, plan.settings.gate, looks)
         settle_standing(lease, number, evaluation, verdict)
         if is_champion_already(lease, number, verdict):
@@ -373,4 +377,11 @@ def final_metrics(trained: TrainedModel, evaluation: Evaluation) -> dict[str, fl
     numbers |= candidate.recipe_metrics
     if evaluation.champion is not None:
         numbers |= {f"champion_{name}": value for name, value in evaluation.champion.recipe_metrics.items()}
+    if evaluation.metric is not None:
+        name = evaluation.metric.name
+        for side, value in evaluation.metric_values.items():
+            if side == "candidate":
+                numbers |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+            elif side != "anchor":
+                numbers[f"{side}_{name}"] = value.value
     return {name: float(value) for name, value in numbers.items()}

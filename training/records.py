@@ -256,6 +256,28 @@ class Mistake(Record):
     probability: float = Field(description="probability given to the wrong class")
 
 
+class GateMetric(Record):
+    """The metric by which the gate compares two models, unless it is that of the problem itself."""
+
+    name: str = Field(description="as in gate.metric")
+    why: str = Field(
+        description="why it is this one: set, kept with the champion, or chosen by the classes' shares"
+    )
+    positive: str = Field("", description="of f1: the class that it is about")
+    quantile: float = Field(0.5, description="of pinball: the quantile")
+    costs: tuple[tuple[float, ...], ...] = Field(
+        (), description="of cost: for each true class, the cost of answering each class"
+    )
+
+
+class MetricValue(Record):
+    """The value of the gate's metric for one model, and its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 class Evaluation(Record):
     """Comparison of candidate and champion on the same test rows (the result of `evaluate`).
 
@@ -288,8 +310,14 @@ class Evaluation(Record):
     )
     baseline: str = Field(
         "",
-        description="the model that has learned nothing, in words, of a candidate without a champion; the predictions "
-        "have its columns. Empty where the problem defines no such model",
+        description="the model that has learned nothing, in words; the predictions have its columns. Empty where the "
+        "problem defines no such model",
+    )
+    metric: GateMetric | None = Field(
+        None, description="what the gate compares; null for a problem with a single metric"
+    )
+    metric_values: dict[str, MetricValue] = Field(
+        {}, description="its values by model, also of `baseline`; empty if it is the problem's own metric"
     )
     left_out: int = Field(
         0,
@@ -306,7 +334,7 @@ class Evaluation(Record):
         return self.mistakes or self.largest_errors
 
 
-Question = Literal["better", "not_worse"]
+Question = Literal["better", "not_worse", "unless_worse"]
 
 
 class Look(Record):
@@ -314,13 +342,14 @@ class Look(Record):
 
     A reign is the time in which one model is the reference with which candidates are compared. `crossed` is packed
     text: the numbers of the sign flips that crossed the boundary at this look. Differences and statistics are
-    candidate minus reference, so that a positive value is in favour of the candidate.
+    candidate minus reference, so that a positive value is in favour of the candidate. The statistic of question
+    "unless_worse" is in favour of the reference: the candidate passes unless it exceeds the boundary.
     """
 
     question: Question
     measure: str = Field(
-        description="squared_error of a regression; next_token_loss of a language model; log_loss between two "
-        "classifiers without a mistake, else accuracy"
+        description="squared_error of a regression; next_token_loss of a language model; accuracy of a classification, "
+        "or log_loss between two models without a mistake; row_<name> of another gate.metric"
     )
     reference_version: str | None
     reference_excess: float = Field(
@@ -350,10 +379,11 @@ class Look(Record):
     spent: float = Field(description="level spent in the reign, this comparison included")
     crossed: str
     passed: bool
-    reference_error: float = Field(0.0, description="squared_error: the reference's mean squared error")
-    standard_error: float = Field(
-        0.0, description="squared_error: that of the mean difference, with the margin"
+    reference_error: float = Field(
+        0.0,
+        description="the reference's mean error: of squared_error, squared; of a metric up to 1, 1 - metric",
     )
+    standard_error: float = Field(0.0, description="that of the mean difference of errors, with the margin")
     baseline: str = Field(
         "", description="the reference in words, if it is the model that has learned nothing, and no version"
     )
@@ -394,10 +424,11 @@ class Verdict(Record):
     champion_version: str | None = Field(
         description="what the champion alias pointed to when the comparison began"
     )
-    policy: dict[str, bool | str | float] = Field(
-        {}, description="the gate's settings that led to this verdict"
-    )
+    policy: dict[str, Any] = Field({}, description="the gate's settings that led to this verdict")
     looks: tuple[Look, ...] = Field((), description="what the comparisons measured and spent")
+    metric: GateMetric | None = Field(
+        None, description="what was compared; null for a problem with a single metric"
+    )
     choice: Choice | None = Field(None, description="of a promotion over a reference: its gain, corrected")
 
 

@@ -1,4 +1,6 @@
-"""The tables of docs/gate.md: `python -m benchmarks.gate` takes 15 minutes on one core, and less with `--share 0.1`.
+"""The tables of docs/gate.md: `python -m benchmarks.gate` takes an hour on one core, and less with `--share 0.1`.
+
+`--metrics` computes only the tables of the metrics and of policy "unless_worse".
 
 Each row is written to `benchmarks/gate.md` as soon as it is computed. The same seed gives the same tables.
 """
@@ -10,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import binomtest
 
+from benchmarks.gate.metric_tables import metric_tables, share_text, table_row
 from benchmarks.gate.nights import Nights, Rule, World, Year
 from training.settings.schema import GateSettings
 
@@ -89,11 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", type=float, default=1.0, help="share of the sequences to simulate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "gate.md")
+    parser.add_argument("--metrics", action="store_true", help="only the tables of the metrics")
     options = parser.parse_args(argv)
     text = f"A year of {_NIGHTS} nights, simulated; `python -m benchmarks.gate`, seed {options.seed}.\n"
     tables = ((_equal, _EQUAL_HEAD, EQUAL), (_power, _POWER_HEAD, POWER), (_losses, _LOSSES_HEAD, LOSSES))
-    for row_of, head, lines in tables:
-        text += f"\n{head[0]}\n\n{_row(*head[1:])}\n{_row(*['---' for _ in head[1:]])}\n"
+    for row_of, head, lines in () if options.metrics else tables:
+        text += f"\n{head[0]}\n\n{table_row(*head[1:])}\n{table_row(*['---' for _ in head[1:]])}\n"
         for line in lines:
             began = time.perf_counter()
             years = line.years(options.seed, max(2, round(line.sequences * options.share)))
@@ -101,6 +104,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{row}  {time.perf_counter() - began:.0f} s", flush=True)
             text += f"{row}\n"
             options.out.write_text(text, encoding="utf-8")
+    for row in metric_tables(options.seed, options.share):
+        print(row, flush=True)
+        text += f"{row}\n"
+        options.out.write_text(text, encoding="utf-8")
     return 0
 
 
@@ -118,7 +125,7 @@ def _equal(line: Line, years: list[Year]) -> str:
     promoted = sum(bool(year.promotions) for year in years)
     shown = np.array([year.true_wrong - year.shown_wrong for year in years])
     left = shown - [year.excess for year in years]
-    return _row(line.name, len(years), _share(promoted, len(years)), _points(shown), _points(left))
+    return table_row(line.name, len(years), share_text(promoted, len(years)), _points(shown), _points(left))
 
 
 _POWER_HEAD = (
@@ -136,10 +143,10 @@ _POWER_HEAD = (
 def _power(line: Line, years: list[Year]) -> str:
     first = [next((promotion for promotion in year.promotions if promotion.better), None) for year in years]
     waits = np.array([promotion.night - line.since if promotion else np.inf for promotion in first])
-    shares = [_share(int((waits < limit).sum()), len(years)) for limit in (1, 30, _NIGHTS)]
+    shares = [share_text(int((waits < limit).sum()), len(years)) for limit in (1, 30, _NIGHTS)]
     measured = np.array([promotion.look.difference for promotion in first if promotion])
     corrected = np.array([promotion.corrected for promotion in first if promotion])
-    return _row(line.name, len(years), *shares, _points(measured), _points(corrected))
+    return table_row(line.name, len(years), *shares, _points(measured), _points(corrected))
 
 
 _LOSSES_HEAD = (
@@ -156,17 +163,7 @@ def _losses(line: Line, years: list[Year]) -> str:
     promoted = sum(bool(year.promotions) for year in years)
     number = np.mean([len(year.promotions) for year in years])
     lost = np.array([year.gain for year in years])
-    return _row(line.name, len(years), _share(promoted, len(years)), f"{number:.1f}", _points(-lost))
-
-
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def _share(count: int, of: int) -> str:
-    """A proportion with Wilson's 95 % interval."""
-    interval = binomtest(count, of).proportion_ci(0.95, method="wilson")
-    return f"{count / of:.3f} ({interval.low:.3f} to {interval.high:.3f})"
+    return table_row(line.name, len(years), share_text(promoted, len(years)), f"{number:.1f}", _points(-lost))
 
 
 def _points(shares: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> str:

@@ -14,6 +14,7 @@ from tasks.terminal.console import PrintableConsole
 from tasks.terminal.next_commands import next_commands
 from training.printable import printable
 from training.problems import problem_with_metric
+from training.problems.row_metrics import ROW_METRICS
 from training.records import Release
 from training.settings.schema import section_of_trainer
 from training.storage.paths import home_to_read
@@ -88,7 +89,8 @@ def _facts(release: Release) -> Table:
     words = words_of_run(home_to_read(), release.recipe, release.run_key)
     if release.champion_jump:
         _row(table, "", release.champion_jump)
-    for name, text in (*_scores(release.metrics, confidence), *_recipe_metrics(release)):
+    scores = (*_gate_metric(release, confidence), *_scores(release.metrics, confidence))
+    for name, text in (*scores, *_recipe_metrics(release)):
         _row(table, name, text)
     kept = f"{release.epochs}, {words.kept(release.selected_epoch)}"
     _row(table, f"{words.trainer.epoch}s", f"{kept}; {release.stopped}" if release.stopped else kept)
@@ -106,6 +108,19 @@ def _facts(release: Release) -> Table:
     _row(table, "time", _time(release))
     _row(table, "report", release.report)
     return table
+
+
+def _gate_metric(release: Release, confidence: float) -> list[tuple[str, str]]:
+    """The metric that the gate compares, with its interval; nothing if it is the problem's own, which follows."""
+    chosen, numbers = release.verdict.metric, release.metrics
+    if chosen is None or f"{chosen.name}_low" not in numbers or f"baseline_{chosen.name}" not in numbers:
+        return []
+    metric, name = ROW_METRICS[chosen.name], chosen.name
+    value, low, high = (metric.spell(numbers[key]) for key in (name, f"{name}_low", f"{name}_high"))
+    text = f"{value}  ({low} to {high} at {100 * confidence:.6g} %)"
+    if f"champion_{name}" in numbers:
+        text += f", champion {metric.spell(numbers[f'champion_{name}'])}"
+    return [(f"test {metric.word}", text)]
 
 
 def _scores(metrics: dict[str, float], confidence: float) -> list[tuple[str, str]]:
@@ -158,6 +173,8 @@ def print_preview(made: "Preview") -> None:
             "data",
             f"{made.train_rows} train and {made.test_rows} test rows, {size(made.dataset_bytes or 0)}",
         )
+    if made.gate:
+        _row(table, "gate", made.gate)
     if made.global_batch_size is not None:
         _row(table, "batch", _batch(made))
     _row(table, "steps", _steps(made))

@@ -1,7 +1,7 @@
 """The headline of a verdict: one sentence for people who do not read statistics; the rules have the statistics."""
 
+from tasks.gate.floor import floor_text, floor_value, scores_text
 from tasks.gate.measures import measure_of
-from training.problems import problem_of
 from training.records import Evaluation, Look, Rule, Verdict
 
 
@@ -29,30 +29,33 @@ def _refusal(failed: Rule, verdict: Verdict) -> str:
     change = measure_of(look).change(look)
     if look.question == "not_worse":
         return f"{change}, and may be worse than {_reference(look)} by more than gate.margin allows"
+    if look.question == "unless_worse":
+        return f"{change}, and {_reference(look)} is shown to be better"
     return f"{change}, which can be chance" if look.difference > 0 else change
 
 
 def _promotion(verdict: Verdict, evaluation: Evaluation) -> str:
-    look = _look_of(verdict.rules[1], verdict) if len(verdict.rules) > 1 else None
-    if look is None:
-        problem = problem_of(evaluation.candidate)
-        name, value = problem.floor_text(problem.floor_value(evaluation.candidate))
+    looks = [look for rule in verdict.rules if (look := _look_of(rule, verdict)) is not None]
+    if not looks:
+        name, value = floor_text(evaluation, floor_value(evaluation))
         return f"{name} {value} on {evaluation.rows:,} rows"
+    look = next((look for look in looks if not look.baseline), looks[0])
     if look.baseline:
         return _against_baseline(look)
-    change = measure_of(look).change(look)
+    measure, name = measure_of(look), _reference(look)
     if look.question == "not_worse":
-        return f"{change}, which is not worse than {_reference(look)} by more than gate.margin allows"
-    return f"{change}, more than chance explains{_corrected(verdict, evaluation)}"
+        return f"{measure.change(look)}, which is not worse than {name} by more than gate.margin allows"
+    if look.question == "unless_worse":
+        return f"{measure.change(look)}, not shown to be worse than {name}; {measure.at_worst(look)}"
+    return f"{measure.change(look)}, more than chance explains{_corrected(verdict, evaluation)}"
 
 
 def _corrected(verdict: Verdict, evaluation: Evaluation) -> str:
     """The gain that is left after correction: a measured gain alone is too high (:mod:`tasks.gate.selection`)."""
     if verdict.choice is None or evaluation.champion is None:
         return ""
-    scores = problem_of(evaluation.champion).against(evaluation.candidate, evaluation.champion)
     gain = f"{100 * verdict.choice.corrected_gain:.2f} points after correction for selection bias"
-    return f": {scores}, a gain of {gain}"
+    return f": {scores_text(evaluation)}, a gain of {gain}"
 
 
 def _against_baseline(look: Look) -> str:
@@ -66,7 +69,8 @@ def _look_of(rule: Rule, verdict: Verdict) -> Look | None:
     """The comparison that a rule is about; None for a rule without one."""
     if rule.name == "baseline":
         return next(look for look in verdict.looks if look.baseline)
-    return next((look for look in verdict.looks if look.question == rule.name), None)
+    found = (look for look in verdict.looks if look.question == rule.name and not look.baseline)
+    return next(found, None)
 
 
 def _reference(look: Look) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.gate.outcomes import Outcomes
+from tasks.gate.outcomes import Compared, Outcomes
 from tasks.gate.reign import Flips, Reign, look_key, pack_flips
-from tasks.gate.signs import FLIPS, TIE, Differences, flipped_sums, size_of
+from tasks.gate.signs import FLIPS, LEAST_P, TIE, Differences, flipped_sums, size_of
 from tasks.gate.spending import ROUNDING, joint_spent, strict_level
 from training.records import Look, Question
 from training.settings.schema import GateSettings
@@ -46,11 +46,11 @@ def alpha_of(settings: GateSettings) -> float:
     return round(1 - settings.confidence, 12)  # 0.05, not 0.050000000000000044
 
 
-def key_of(question: Question, candidate: str, rows_digest: str, settings: GateSettings) -> str:
+def key_of(question: Question, candidate: str, outcomes: Outcomes, settings: GateSettings) -> str:
     """Key of a look; equal for the same question about the same candidate and rows under the same settings."""
     margin = settings.margin if question == "not_worse" else None
-    about = (settings.confidence, settings.error_control, settings.horizon, margin)
-    return look_key(question, candidate, rows_digest, *about)
+    about = (settings.confidence, settings.error_control, settings.horizon, margin, outcomes.about)
+    return look_key(question, candidate, outcomes.rows_digest(), *about)
 
 
 def take_look(
@@ -65,10 +65,9 @@ def take_look(
 
     `candidate` is the digest of the candidate's weights, `reign` the state before the look.
     """
-    rows_digest = outcomes.rows_digest()
-    key = key_of(question, candidate, rows_digest, settings)
+    key = key_of(question, candidate, outcomes, settings)
     compared = outcomes.compared(question, settings.margin)
-    joint = settings.error_control == "joint"
+    joint = settings.error_control == "joint" and not compared.few_rows
     flips = _NO_FLIPS
     if joint or compared.uses_flips:
         if (rows := np.count_nonzero(compared.differences)) > _MANY_ROWS:
@@ -81,7 +80,10 @@ def take_look(
         else spend_strictly(reign, settings)
     )
     above = spending.boundary is not None and statistic > spending.boundary + TIE
-    passed = above or 0 < spending.level >= p  # a p value below 1e-308 is 0
+    shown = above or 0 < spending.level >= p  # a p value below 1e-308 is 0
+    passed = shown and compared.second_p <= alpha_of(settings)
+    if question == "unless_worse":  # a candidate does not pass because no result could show that it is worse
+        passed = not shown and (spending.boundary is not None or spending.level >= _least(compared))
     look = Look(
         question=question,
         measure=compared.measure,
@@ -89,12 +91,12 @@ def take_look(
         reference_excess=reference.excess,
         key=key,
         number=reign.looks + 1,
-        error_control=settings.error_control,
+        error_control="joint" if joint else "strict",
         alpha=alpha_of(settings),
         horizon=settings.horizon,
         margin=settings.margin if question == "not_worse" else 0.0,
         rows=len(outcomes),
-        rows_digest=rows_digest,
+        rows_digest=outcomes.rows_digest(),
         gained=compared.gained,
         lost=compared.lost,
         reference_wrong=compared.reference_wrong,
@@ -105,12 +107,17 @@ def take_look(
         level=spending.level,
         spent=spending.spent,
         crossed=pack_flips(spending.crossed),
-        passed=passed and compared.second_p <= alpha_of(settings),
+        passed=passed,
         reference_error=compared.reference_error,
         standard_error=compared.standard_error,
         baseline=reference.baseline,
     )
     return look, reign.after(look)
+
+
+def _least(compared: Compared) -> float:
+    """Smallest p-value that the test can show."""
+    return LEAST_P if compared.uses_flips else math.ulp(0.0)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class MeasureOfLook(Protocol):
     def not_worse(self, look: Look) -> NotWorse:
         """A look of question "not_worse"."""
 
+    def at_worst(self, look: Look) -> str:
+        """How much worse than the reference the candidate could be: a one-sided interval at `gate.confidence`."""
+
     def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
         """(name, value) pairs for the report."""
 
@@ -76,6 +79,10 @@ def measure_of(look: Look) -> MeasureOfLook:
 
     Raises ValueError for a measure of no problem.
     """
+    from tasks.problems.row_numbers import MEASURES  # which imports this module
+
+    if look.measure in MEASURES:
+        return MEASURES[look.measure]
     for problem in PROBLEMS:
         if (measure := gate_of(problem).MEASURES.get(look.measure)) is not None:
             return measure

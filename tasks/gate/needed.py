@@ -21,7 +21,7 @@ def critical(look: Look) -> float | None:
 
 def level_is_reachable(look: Look) -> bool:
     """Whether the p-value of the look's test can be as small as `look.level`."""
-    by_flips = look.question == "better" and measure_of(look).better_by_flips
+    by_flips = look.question != "not_worse" and measure_of(look).better_by_flips
     return look.level >= LEAST_P if by_flips else look.level > 0
 
 

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 
 from tasks.gate.signs import FLIPS, TIE, Differences, Digests, size_of
 from tasks.problems import part_of
-from training.records import Evaluation, ProblemName, Question, Rule
+from training.problems.gate_metrics import is_own
+from training.records import Evaluation, GateMetric, ProblemName, Question, Rule
 from training.settings.schema import GateSettings
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Compared:
     `test` gives (p, statistic) from the flipped sums of `differences` (:mod:`tasks.gate.signs`); the p-value is that of
     this comparison alone, the statistic is in standard deviations. `uses_flips`: whether it needs these sums.
     `second_p` is the p-value of a further test, which must be at most alpha for the candidate to pass (0: there is no
-    further test). `gained` and `lost` count rows that speak for candidate and reference, `difference` is the mean
+    further test). `few_rows`: so few rows decide that `gate.error_control=joint`, which holds for many rows, becomes
+    strict. `gained` and `lost` count rows that speak for candidate and reference, `difference` is the mean
     difference of the models, without the margin. Of a regression, `reference_error` is the reference's mean squared
     error, and `standard_error` that of the mean of `differences`.
     """
@@ -43,6 +45,7 @@ class Compared:
     lost: int
     difference: float
     second_p: float = 0.0
+    few_rows: bool = False
     reference_wrong: int = 0
     reference_error: float = 0.0
     standard_error: float = 0.0
@@ -50,6 +53,10 @@ class Compared:
 
 class Outcomes(Protocol):
     """The compared rows, with what two models predicted for each."""
+
+    @property
+    def about(self) -> str:
+        """What else the comparison is about: the metric of `gate.metric`; empty for the problem's own metric."""
 
     def __len__(self) -> int: ...
 
@@ -84,10 +91,20 @@ def gate_of(problem: ProblemName) -> GateOfProblem:
     return cast(GateOfProblem, part_of(problem, "gate"))
 
 
-def read_outcomes(problem: ProblemName, predictions: Path, reference: Side) -> Outcomes:
-    """Read the compared rows from the file `predictions.parquet` of a comparison."""
+def read_outcomes(
+    problem: ProblemName, predictions: Path, reference: Side, metric: GateMetric | None = None
+) -> Outcomes:
+    """Read the compared rows from the file `predictions.parquet` of a comparison.
+
+    `metric` is that of the comparison, :attr:`Evaluation.metric`.
+    """
+    from tasks.problems import row_numbers  # which imports this module
+
     table = pq.read_table(predictions)
-    return gate_of(problem).outcomes(table.filter(table["compared"]), reference)
+    rows = table.filter(table["compared"])
+    if metric is None or is_own(metric, problem):
+        return gate_of(problem).outcomes(rows, reference)
+    return row_numbers.outcomes(rows, reference, metric)
 
 
 def weights_of(rows: pa.Table) -> Differences | None:

@@ -1,9 +1,9 @@
 """The rules of the gate, one function each: from an evaluation and looks to a :class:`Rule` with its numbers."""
 
+from tasks.gate.floor import floor_text, floor_value
 from tasks.gate.measures import measure_of
 from tasks.gate.needed import level_is_reachable, obstacle
 from tasks.gate.wording import p_value
-from training.problems import problem_of
 from training.records import Evaluation, Look, Rule
 
 
@@ -12,14 +12,15 @@ def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
 
     The explanation gives the number of rows left out.
     """
-    problem, rows = problem_of(evaluation.candidate), evaluation.rows
-    value = problem.floor_value(evaluation.candidate)
+    rows, value = evaluation.rows, floor_value(evaluation)
     passed = value >= floor
-    name, measured = problem.floor_text(value)
+    name, measured = floor_text(evaluation, value)
     text = (
         f"{name} {measured} on {rows:,} rows {'reaches' if passed else 'is below'} "
-        f"the floor of {problem.floor_text(floor)[1]}"
+        f"the floor of {floor_text(evaluation, floor)[1]}"
     )
+    if evaluation.metric_values and evaluation.metric is not None:
+        text += f"; this metric decides, as {evaluation.metric.why}"
     if evaluation.left_out:
         text += f"; {evaluation.left_out:,} more test rows are left out, as "
         text += f"{_trained(evaluation)} was trained on them"
@@ -49,6 +50,21 @@ def not_worse_rule(look: Look) -> Rule:
     return Rule(
         name="not_worse", passed=look.passed, value=not_worse.value, limit=not_worse.limit, explanation=text
     )
+
+
+def unless_worse_rule(look: Look) -> Rule:
+    """The reference is not shown to be better than the candidate; says how much worse the candidate could be."""
+    value, limit = (look.statistic, look.boundary) if look.boundary is not None else (look.p, look.level)
+    measure, name = measure_of(look), f"version {look.reference_version}"
+    text = (
+        f"{measure.compared(look)}: {p_value(look.p)}, z = {look.statistic:.2f} in favour of the reference; "
+    )
+    shown = "is not shown to be better" if look.passed else "is shown to be better"
+    if not look.passed and (blocked := obstacle(look)):
+        shown = f"can't be shown to be better, whatever the result{blocked}"
+    text += f"{_asked(look)}: {name} {shown}"
+    text += f". With {100 * look.alpha:g} % error, the candidate is {measure.at_worst(look)}"
+    return Rule(name="unless_worse", passed=look.passed, value=value, limit=limit, explanation=text)
 
 
 def _trained(evaluation: Evaluation) -> str:

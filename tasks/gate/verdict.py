@@ -2,12 +2,15 @@
 
 from tasks.gate.baseline import baseline_rule
 from tasks.gate.decision_sentence import decision_sentence
+from tasks.gate.floor import floor_value
 from tasks.gate.outcomes import gate_of
-from tasks.gate.rules import better_rule, floor_rule, not_worse_rule
+from tasks.gate.rules import better_rule, floor_rule, not_worse_rule, unless_worse_rule
 from tasks.gate.selection import choice_of
 from training.problems import problem_of
 from training.records import Choice, Evaluation, Look, Question, Rule, Verdict
 from training.settings.schema import GateSettings
+
+_COMPARING = {"better": better_rule, "not_worse": not_worse_rule, "unless_worse": unless_worse_rule}
 
 
 def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...] = ()) -> Verdict:
@@ -25,8 +28,9 @@ def judge(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ...
         summary="",
         rules=rules,
         champion_version=evaluation.champion_version,
-        policy=settings.model_dump(),
+        policy=settings.model_dump(mode="json"),
         looks=looks,
+        metric=evaluation.metric,
         choice=chosen,
     )
     return verdict.model_copy(update={"summary": decision_sentence(verdict, evaluation)})
@@ -38,15 +42,18 @@ def asks_for_look(evaluation: Evaluation, settings: GateSettings) -> bool:
 
 
 def _reaches_floor(evaluation: Evaluation, settings: GateSettings) -> bool:
-    problem, candidate = problem_of(evaluation.candidate), evaluation.candidate
-    return not problem.not_finite(candidate) and problem.floor_value(candidate) >= settings.floor
+    broken = problem_of(evaluation.candidate).not_finite(evaluation.candidate)
+    return not broken and floor_value(evaluation) >= settings.floor
 
 
 def asks_for_baseline(evaluation: Evaluation, settings: GateSettings) -> bool:
-    """Whether the candidate is compared with the model that has learned nothing: without a champion, from the floor."""
-    if evaluation.champion is not None or not evaluation.baseline or not settings.baseline:
-        return False
-    return _reaches_floor(evaluation, settings)
+    """Whether the candidate is compared with the model that has learned nothing, as it reaches the floor.
+
+    A candidate that is better than a champion, or hardly worse, needs no such comparison. Under the policy
+    "unless_worse" with few rows, a model that learned nothing is not shown to be worse than the champion either.
+    """
+    asked = evaluation.champion is None or settings.policy == "unless_worse"
+    return asked and settings.baseline and bool(evaluation.baseline) and _reaches_floor(evaluation, settings)
 
 
 def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
@@ -54,8 +61,8 @@ def same_policy(verdict: Verdict, settings: GateSettings) -> bool:
 
     A setting that the recorded verdict lacks is newer than the verdict: its default had the same effect.
     """
-    recorded = GateSettings().model_dump() | verdict.policy
-    return not has_first_rules(verdict) and recorded == settings.model_dump()
+    recorded = GateSettings().model_dump(mode="json") | verdict.policy
+    return not has_first_rules(verdict) and recorded == settings.model_dump(mode="json")
 
 
 def has_first_rules(verdict: Verdict) -> bool:
@@ -83,29 +90,30 @@ def _rules(evaluation: Evaluation, settings: GateSettings, looks: tuple[Look, ..
     if broken:  # a rule's numbers must be finite: JSON has no NaN
         text = f"the candidate's {', '.join(broken)} is NaN or infinite"
         return (Rule(name="finite", passed=False, value=float(len(broken)), limit=0.0, explanation=text),)
-    floor = floor_rule(evaluation, settings.floor)
+    rules = [floor_rule(evaluation, settings.floor)]
     if asks_for_baseline(evaluation, settings):
-        if not looks:
-            raise ValueError(f"the candidate was not compared with {evaluation.baseline}")
-        return (floor, baseline_rule(looks[0]))
-    if not asks_for_look(evaluation, settings):
-        return (floor,)
-    look = look_of(looks, settings.policy)
+        rules.append(baseline_rule(_taken(next((look for look in looks if look.baseline), None), "baseline")))
+    if asks_for_look(evaluation, settings):
+        rules.append(_COMPARING[settings.policy](_taken(look_of(looks, settings.policy), settings.policy)))
+        rules += gate_of(evaluation.candidate.problem).further_rules(evaluation, settings)
+    return tuple(rules)
+
+
+def _taken(look: Look | None, question: str) -> Look:
     if look is None:
-        raise ValueError(f"no look was taken for policy {settings.policy}")
-    compared = better_rule(look) if settings.policy == "better" else not_worse_rule(look)
-    return (floor, compared, *gate_of(evaluation.candidate.problem).further_rules(evaluation, settings))
+        raise ValueError(f"no look was taken for {question}")
+    return look
 
 
 def look_of(looks: tuple[Look, ...], question: Question) -> Look | None:
-    """The look for `question`, or None."""
-    return next((look for look in looks if look.question == question), None)
+    """The look for `question` at a version, or None."""
+    return next((look for look in looks if look.question == question and not look.baseline), None)
 
 
 def _choice(evaluation: Evaluation, looks: tuple[Look, ...]) -> Choice | None:
     """Correction for selection bias; None unless the candidate passed "better" by accuracy against the champion."""
     look = look_of(looks, "better")
-    if look is None or look.baseline or not look.passed or look.measure != "accuracy":
+    if look is None or not look.passed or look.measure != "accuracy":
         return None
     if look.reference_version != evaluation.champion_version:
         return None

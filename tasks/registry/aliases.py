@@ -28,6 +28,7 @@ DATASET_TAG = "evergreen.dataset"
 CLASSES_TAG, WEIGHTS_TAG = "evergreen.classes", "evergreen.weights"
 ROLLED_BACK_TAG = "evergreen.rolled_back"
 VERDICT_TAG = "evergreen.verdict"
+METRIC_TAG = "evergreen.metric"  # what the gate compared, which stays while the version is champion
 TURN_TAG = "evergreen.turn"  # turn of the registry lock in which a version last became champion
 Alias = Literal["champion", "challenger", "previous", "none"]
 

@@ -47,7 +47,7 @@ REIGN_TAG, LOOK_TAG, STANDING_TAG = "evergreen.reign", "evergreen.look", "evergr
 class Standing(Record):
     """Facts about a champion that were fixed when it was promoted.
 
-    `anchor` is the version that policy "not_worse" compares candidates with (None: the version itself),
+    `anchor` is the version that the policies "not_worse" and "unless_worse" compare candidates with (None: itself),
     `anchor_identity` the digest of the anchor's weights. `excess` is the selection bias: how much being chosen on the
     rows of `rows_digest` raises the version's measured accuracy on these rows.
     """
@@ -141,23 +141,28 @@ def take_looks(
 ) -> tuple[Look, ...]:
     """Take the looks that the policy requires for candidate version `number`, and record them in the registry.
 
-    Without a champion, the look is one at the model that has learned nothing, which is not recorded: it can be taken
-    again. Under policy "not_worse", a candidate that passes "not_worse" is also tested for "better": one that passes
-    both becomes the anchor.
+    Under the policies "not_worse" and "unless_worse", a candidate that passes is also tested for "better": one that
+    passes both becomes the anchor. The look at the model that has learned nothing is not recorded: it can be taken
+    again.
     """
+    looks: list[Look] = []
+    if asks_for_look(evaluation, settings):
+        has_anchor = settings.policy != "better" and evaluation.anchor_version
+        side: Side = "anchor" if has_anchor else "champion"
+        version = evaluation.anchor_version if has_anchor else evaluation.champion_version
+        assert version is not None
+        outcomes = _outcomes(evaluation, side)
+        looks = [_look(lease, settings.policy, number, weights, version, outcomes, settings)]
+        if settings.policy != "better" and looks[0].passed:
+            looks.append(_look(lease, "better", number, weights, version, outcomes, settings))
     if asks_for_baseline(evaluation, settings):
-        outcomes = read_outcomes(evaluation.candidate.problem, Path(evaluation.predictions), "baseline")
-        return (baseline_look(evaluation, weights, outcomes, settings),)
-    if not asks_for_look(evaluation, settings):
-        return ()
-    side: Side = "anchor" if settings.policy == "not_worse" and evaluation.anchor_version else "champion"
-    version = evaluation.anchor_version if side == "anchor" else evaluation.champion_version
-    assert version is not None
-    outcomes = read_outcomes(evaluation.candidate.problem, Path(evaluation.predictions), side)
-    looks = [_look(lease, settings.policy, number, weights, version, outcomes, settings)]
-    if settings.policy == "not_worse" and looks[0].passed:
-        looks.append(_look(lease, "better", number, weights, version, outcomes, settings))
+        looks.append(baseline_look(evaluation, weights, _outcomes(evaluation, "baseline"), settings))
     return tuple(looks)
+
+
+def _outcomes(evaluation: Evaluation, side: Side) -> Outcomes:
+    problem, predictions = evaluation.candidate.problem, Path(evaluation.predictions)
+    return read_outcomes(problem, predictions, side, evaluation.metric)
 
 
 def _look(
@@ -169,13 +174,15 @@ def _look(
     outcomes: Outcomes,
     settings: GateSettings,
 ) -> Look:
-    registry, rows_digest = Registry(lease.client, lease.model), outcomes.rows_digest()
+    registry = Registry(lease.client, lease.model)
     candidate = registry.identity(number)
-    key = key_of(question, candidate, rows_digest, settings)
+    key = key_of(question, candidate, outcomes, settings)
     look = registry.recorded_look(question, weights, version, key)
     if look is None:
         standing = registry.standing(version)
-        excess = standing.excess if standing.rows_digest == rows_digest else 0.0
+        # The excess is one of the accuracy.
+        same_rows = standing.rows_digest == outcomes.rows_digest() and not outcomes.about
+        excess = standing.excess if same_rows else 0.0
         reference = Reference(version, registry.identity(version), excess)
         reign = registry.reign(question, version)
         look, _ = take_look(question, candidate, reference, outcomes, reign, settings)
@@ -216,7 +223,7 @@ def settle_standing(lease: Lease, number: str, evaluation: Evaluation, verdict: 
 
 
 def anchor_of(client: "MlflowClient", model: str, champion: str) -> str | None:
-    """The version that policy "not_worse" compares with while `champion` is champion; None: the champion itself.
+    """The version that another policy than "better" compares with while `champion` is champion; None: with it.
 
     Also None, with a warning, when the registry no longer has the anchor with the recorded weights.
     """

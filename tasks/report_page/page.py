@@ -78,6 +78,8 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
             name: value
             for name, value in inputs.release.verdict.policy.items()
             if f"gate.{name}" not in sections.WITHOUT_MEANING
+            and not isinstance(value, list)
+            and value is not None
         },
         "settings": _by_section(inputs.settings, sections.WITHOUT_MEANING),
         **sections.context(inputs),

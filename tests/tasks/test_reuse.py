@@ -110,21 +110,23 @@ def test_a_kept_candidate_is_compared_again_once_the_champion_is_another(kept_ho
 
 def test_a_comparison_is_known_by_store_model_weights_and_confidence(kept_home: Done) -> None:
     plan, trained = kept_home.plan, kept_home.trained
+    version = plan.find_dataset()
+    assert version is not None
     client = connect(None, Home(Path(plan.home)))
     name = "judged"
     client.create_registered_model(name)
     source = client.get_model_version(plan.model, kept_home.release.version).source
     asked = kept_home.asked_for("tracking", model=name)
-    folders = [comparison_now(client, asked, trained).folder(asked)]
+    folders = [comparison_now(client, asked, version, trained).folder(asked)]
     for weights in ("a" * 64, "b" * 64):
         made = client.create_model_version(name, source, tags={WEIGHTS_TAG: weights})
         client.set_registered_model_alias(name, CHAMPION, made.version)
-        folders.append(comparison_now(client, asked, trained).folder(asked))
+        folders.append(comparison_now(client, asked, version, trained).folder(asked))
         client.set_model_version_tag(name, made.version, WEIGHTS_TAG, "c" * 64)  # as from a restored backup
-        folders.append(comparison_now(client, asked, trained).folder(asked))
+        folders.append(comparison_now(client, asked, version, trained).folder(asked))
     stricter = asked.settings.gate.model_copy(update={"confidence": 0.99})
     strict = asked.model_copy(update={"settings": asked.settings.model_copy(update={"gate": stricter})})
-    folders.append(comparison_now(client, strict, trained).folder(strict))
+    folders.append(comparison_now(client, strict, version, trained).folder(strict))
     assert len(set(folders)) == len(folders)
 
 

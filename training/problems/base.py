@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from training.problems.objectives import Objective
-from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score, TableSchema
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    GateMetric,
+    ProblemName,
+    Score,
+    TableSchema,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,11 +118,16 @@ class Problem(Objective, Protocol):
         """
 
     def baseline(
-        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Targets],
+        rows: int,
+        metric: GateMetric | None,
     ) -> Baseline | None:
         """The model that has learned nothing but the targets of the train split, on `rows` test rows.
 
-        `train_targets` reads these targets. None for a problem for which no such model is defined.
+        Of all models that answer the same for every row, it is the best by the gate's metric. `train_targets` reads
+        the targets. None for a problem for which no such model is defined.
         """
 
     def aligned(

@@ -22,7 +22,7 @@ from training.problems.probabilities import (
 )
 from training.problems.shared import SharedMethods
 from training.problems.thresholds import predicted_classes
-from training.records import DatasetVersion, EpochMetrics, Evaluation, ProblemName, Score
+from training.records import DatasetVersion, EpochMetrics, Evaluation, GateMetric, ProblemName, Score
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,29 @@ class Classification(ClassificationObjective, SharedMethods):
             self.thresholds[0],
         )
 
-    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
-        """Each class with its share of the training rows as probability: the commonest class is always the answer."""
+    def baseline(
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Labels],
+        rows: int,
+        metric: GateMetric | None,
+    ) -> Baseline:
+        """The commonest class of the training rows, with the shares of all classes as probabilities.
+
+        By cost it is the cheapest class, and by f1 the positive class, with probability 1.
+        """
         del train_targets
         counts = np.array(version.label_counts["train"], np.float64)
-        shares = (counts / counts.sum()).astype(np.float32)
-        words = f"always answering {version.classes[int(shares.argmax())]!r}"
-        return Baseline(np.tile(shares, (rows, 1)), words)
+        shares = counts / counts.sum()
+        answer = int(shares.argmax())
+        if metric is not None and metric.name == "cost":
+            answer = int((shares @ np.array(metric.costs)).argmin())
+        if metric is not None and metric.name == "f1":
+            answer = version.classes.index(metric.positive)
+        if answer != shares.argmax():
+            shares = np.eye(len(shares))[answer]
+        words = f"always answering {version.classes[answer]!r}"
+        return Baseline(np.tile(shares.astype(np.float32), (rows, 1)), words)
 
     def aligned(
         self, predictions: Probabilities, classes: tuple[str, ...], version: DatasetVersion

@@ -19,7 +19,7 @@ from training.problems.base import Baseline, Predictions, Weights
 from training.problems.mean_errors import MeanErrorMethods, mean_error
 from training.problems.objectives.denoising import DenoisingObjective, rows_at_once
 from training.problems.skewed_means import Numbers
-from training.records import DatasetVersion, LargestError, ProblemName, Record, Score, TableSchema
+from training.records import DatasetVersion, GateMetric, LargestError, ProblemName, Record, Score, TableSchema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -108,9 +108,15 @@ class Denoising(DenoisingObjective, MeanErrorMethods):
                 errors[:, column] = predictions[:, classes.index(name)]
         return errors
 
-    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Labels], rows: int) -> Baseline:
+    def baseline(
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Labels],
+        rows: int,
+        metric: GateMetric | None,
+    ) -> Baseline:
         """The mean of the noise, 0, for every pixel."""
-        del train_targets
+        del train_targets, metric
         errors = np.full((rows, len(version.classes)), _NO_NOISE_PREDICTED, np.float32)
         return Baseline(errors, "always answering the mean of the noise")
 

@@ -16,7 +16,7 @@ from training.problems.interval_texts import interval_in_log, interval_text
 from training.problems.predicted_numbers import check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
-from training.records import DatasetVersion, EpochMetrics, Evaluation, Score
+from training.records import DatasetVersion, EpochMetrics, Evaluation, GateMetric, Score
 
 
 class MeanErrorScore(Score):
@@ -90,10 +90,14 @@ class MeanErrorMethods(SharedMethods):
         return self.score_record.model_validate(values)
 
     def baseline(
-        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Targets],
+        rows: int,
+        metric: GateMetric | None,
     ) -> Baseline | None:
         """The median of the targets of the training rows, for every row."""
-        del version
+        del version, metric
         median = float(np.median(train_targets()))
         return Baseline(np.full(rows, median, np.float32), f"always answering the median {median:.4g}")
 

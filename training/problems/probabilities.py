@@ -93,12 +93,12 @@ def score(
         raise ValueError(f"probabilities have {probabilities.shape[1]} columns for {len(classes)} classes")
     predicted, likelier = predicted_classes(probabilities, threshold), predicted_classes(probabilities)
     weights = np.ones(len(labels)) if weights is None else weights
-    accuracy = float((weights * (predicted == labels)).sum() / len(labels))
+    accuracy = min(float((weights * (predicted == labels)).sum() / len(labels)), 1.0)
     rows = float(weights.sum() ** 2 / np.square(weights).sum())
-    low, high = _wilson(min(accuracy, 1.0) * rows, rows, confidence)
+    low, high = wilson(accuracy, rows, confidence)
     by_class, confusion = _by_class(labels, predicted, classes, weights)
     return ClassificationScore(
-        accuracy=min(accuracy, 1.0),
+        accuracy=accuracy,
         low=low,
         high=high,
         confidence=confidence,
@@ -254,16 +254,16 @@ def _shares(parts: Weights, wholes: Weights) -> list[float]:
     return shares
 
 
-def _wilson(right: float, rows: float, confidence: float) -> tuple[float, float]:
-    """Wilson's score interval of a proportion.
+def wilson(share: float, rows: float, confidence: float) -> tuple[float, float]:
+    """Wilson's score interval of a proportion `share` of `rows` independent rows.
 
     Equation 4 of R. G. Newcombe, Statistics in Medicine 17 (1998), 857-872.
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    share, scale = right / rows, 2 * (rows + z * z)
+    right, scale = share * rows, 2 * (rows + z * z)
     centre = (2 * right + z * z) / scale
     reach = z * math.sqrt(z * z + 4 * right * (1 - share)) / scale
-    return (centre - reach if right else 0.0), (centre + reach if right < rows else 1.0)
+    return (centre - reach if share > 0 else 0.0), (centre + reach if share < 1 else 1.0)
 
 
 def _log_loss(labels: Labels, probabilities: Probabilities, weights: Weights) -> float:

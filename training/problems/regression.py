@@ -19,7 +19,15 @@ from training.problems.objectives.regression import RegressionObjective
 from training.problems.predicted_numbers import WORST, check_numbers, largest_of
 from training.problems.shared import SharedMethods
 from training.problems.skewed_means import Numbers, mean_interval
-from training.records import DatasetVersion, EpochMetrics, Evaluation, LargestError, ProblemName, Score
+from training.records import (
+    DatasetVersion,
+    EpochMetrics,
+    Evaluation,
+    GateMetric,
+    LargestError,
+    ProblemName,
+    Score,
+)
 
 _ERRORS = "the errors of the test rows"
 
@@ -72,12 +80,22 @@ class Regression(RegressionObjective, SharedMethods):
         del version
         return score(targets, predictions, confidence, latency_ms, rows_per_s, weights)
 
-    def baseline(self, version: DatasetVersion, train_targets: Callable[[], Numbers], rows: int) -> Baseline:
-        """The mean of the targets of the training rows, for every row."""
-        del train_targets
+    def baseline(
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Numbers],
+        rows: int,
+        metric: GateMetric | None,
+    ) -> Baseline:
+        """The mean of the targets of the training rows; by absolute errors their median, by pinball their quantile."""
         assert version.table is not None  # it has the target
-        mean = version.table.target_mean
-        return Baseline(np.full(rows, mean, np.float32), f"always answering the mean {shown(mean)}")
+        word, number = "mean", version.table.target_mean
+        if metric is not None and metric.name == "absolute":
+            word, number = "median", float(np.median(train_targets()))
+        if metric is not None and metric.name == "pinball":
+            word = f"{metric.quantile:g} quantile"
+            number = float(np.quantile(train_targets(), metric.quantile))
+        return Baseline(np.full(rows, number, np.float32), f"always answering the {word} {shown(number)}")
 
     def row_columns(self, targets: Numbers, predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
         """The predicted number of each row, float64, so that errors are computed again with the same bits."""

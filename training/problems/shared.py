@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from training.problems.base import Baseline, BuildModel, Predictions, Targets
-from training.records import DatasetVersion, Evaluation, ProblemName, Score, TableSchema
+from training.records import DatasetVersion, Evaluation, GateMetric, ProblemName, Score, TableSchema
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,10 +54,14 @@ class SharedMethods:
         return 512
 
     def baseline(
-        self, version: DatasetVersion, train_targets: Callable[[], Targets], rows: int
+        self,
+        version: DatasetVersion,
+        train_targets: Callable[[], Targets],
+        rows: int,
+        metric: GateMetric | None,
     ) -> Baseline | None:
         """None: no such model is defined."""
-        del version, train_targets, rows
+        del version, train_targets, rows, metric
         return None
 
     def aligned(

@@ -202,24 +202,60 @@ class CheckpointSettings(Section):
     )
 
 
+def _cost_triples(given: object) -> object:
+    """(true class, answer, cost) of each pair, from a mapping of true classes to mappings of answers to costs."""
+    if not isinstance(given, Mapping):
+        return given
+    return tuple((true, answer, cost) for true, row in given.items() for answer, cost in row.items())
+
+
 class GateSettings(Section):
     """Rules by which a candidate model replaces the champion."""
 
     floor: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0,
         description="Accuracy (R² for a regression, 1 / perplexity for a language model, 1 - noise error for a "
-        "diffusion model) that every candidate must reach",
+        "diffusion model) that every candidate must reach; with another `metric`, a value of it or, of a loss, the "
+        "share of it that the model removes of that of always the same answer",
+    )
+    metric: Literal[
+        "auto",
+        "accuracy",
+        "balanced_accuracy",
+        "log_loss",
+        "brier",
+        "cost",
+        "auc",
+        "f1",
+        "squared",
+        "absolute",
+        "pinball",
+    ] = Field(
+        "auto",
+        description="What the gate compares. auto: accuracy, or auc (two classes) or balanced_accuracy if a class has "
+        "less than a tenth of the rows; squared errors of a regression. A champion keeps its metric",
+    )
+    positive: str | None = Field(
+        None, description="Class that metric f1 is about; none: the rarer one of two classes"
+    )
+    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="Quantile that metric pinball is about"
+    )
+    costs: Annotated[tuple[tuple[str, str, NonNegativeFloat], ...], BeforeValidator(_cost_triples)] = Field(
+        (),
+        description="Costs of metric cost: [true class, answer, cost] for each pair, or {'yes': {'no': 5}} in a "
+        "recipe; others: 0 for the right class, 1 for a wrong one",
     )
     baseline: bool = Field(
         True,
         description="A first champion must be shown to be better than a model that has learned nothing, such as one "
         "that always answers the commonest class",
     )
-    policy: Literal["better", "not_worse"] = Field(
+    policy: Literal["better", "not_worse", "unless_worse"] = Field(
         "better",
-        description="better: more accurate than the champion; not_worse: at most `margin` less accurate than the "
-        "best champion so far (for a regression: by mean squared error; for a language model: by loss per token; for "
-        "a diffusion model: by noise error)",
+        description="better: better than the champion by the metric; not_worse: at most `margin` worse than the best "
+        "champion so far (for a regression: by mean squared error; for a language model: by loss per token; for a "
+        "diffusion model: by noise error); unless_worse: not shown to be worse than the best champion so far",
     )
     margin: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.005,

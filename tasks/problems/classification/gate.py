@@ -45,6 +45,7 @@ class ClassOutcomes:
     reference_loss: Differences
     weights: Differences | None = None
     log_loss_decides: bool = True
+    about: str = ""
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -95,10 +96,14 @@ class ClassOutcomes:
         differences = self.candidate.astype(np.float64) - self.reference
         if question == "not_worse":
             differences = np.where(differences, differences + margin, 0.0)
+        elif question == "unless_worse":
+            differences = -differences
 
         def test(_: Differences) -> tuple[float, float]:
             if question == "better":
                 return mcnemar(self.gained, self.lost), statistic_of(differences)
+            if question == "unless_worse":
+                return mcnemar(self.lost, self.gained), statistic_of(differences)
             return with_p(margin_score(self.gained, self.lost, len(self), margin))
 
         return Compared(
@@ -119,11 +124,13 @@ class ClassOutcomes:
         differences = plain
         if question == "not_worse":
             differences = np.where(plain, plain + margin * weights, 0.0)
+        elif question == "unless_worse":
+            differences = -plain
         gained, lost = (float(part.sum()) / len(self) for part in (plain.clip(min=0), (-plain).clip(min=0)))
         rows = _rows_of_equal_weight(plain, weights)
 
         def test(flips: Differences) -> tuple[float, float]:
-            if question == "better":
+            if question != "not_worse":
                 return sign_flip_test(flips, differences)
             return with_p(margin_score(gained * rows, lost * rows, rows, margin))
 
@@ -132,7 +139,7 @@ class ClassOutcomes:
             digests=self.digests,
             differences=differences,
             test=test,
-            uses_flips=question == "better",
+            uses_flips=question != "not_worse",
             gained=int((plain > 0).sum()),
             lost=int((plain < 0).sum()),
             difference=gained - lost,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import ClassVar
 
 from tasks.gate.measures import Array, NotWorse, reference_word
@@ -71,6 +72,11 @@ class Accuracy:
         elif margin and (needed := rows_needed(look)) is not None:
             remedy = f". Some {needed:,} test rows could show it, if the true change is the measured one"
         return NotWorse(bound, -margin, changed, remedy)
+
+    def at_worst(self, look: Look) -> str:
+        """The lower bound of the paired difference in accuracy."""
+        bound = difference_bound(look.gained, look.lost, look.rows, NormalDist().inv_cdf(1 - look.alpha))
+        return f"at worst {max(0.0, -100 * bound):.2f} points less accurate"
 
     def facts(self, look: Look, verdict: Verdict) -> list[Fact]:
         """The gain in percentage points: measured, corrected for selection bias, and needed."""

@@ -32,7 +32,8 @@ class NumberOutcomes:
 
     With `weights`, the errors are multiplied by these already.
 
-    Another problem may give other errors that are at least 0, with the name of their `measure`.
+    Another problem may give other errors, with the name of their `measure`. `in_points`: the errors are 1 - a metric
+    between 0 and 1, and the margin is a part of this metric, not a share of the reference's error.
 
     Rows with the same digest are compared as one row, by the sum of their differences, because they may depend on
     each other, such as the rows of one group of `Table(group=...)`.
@@ -44,6 +45,9 @@ class NumberOutcomes:
     reference_error: Differences
     measure: str = "squared_error"
     weights: Differences | None = None
+    in_points: bool = False
+    about: str = ""
+    few_rows: bool = False
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -55,24 +59,27 @@ class NumberOutcomes:
     def compared(self, question: Question, margin: float) -> Compared:
         """Compare squared errors; "not_worse" allows a mean squared error up to (1 + `margin`) times the reference's.
 
-        "better" is tested by sign flips, which is exact if each model is equally likely to have either of a row's two
-        errors. "not_worse" has no such symmetry, see :func:`_studentised`.
+        "better", and "unless_worse" with exchanged roles, are tested by sign flips, which is exact if each model is
+        equally likely to have either of a row's two errors. "not_worse" has no such symmetry, see
+        :func:`_studentised`.
         """
         plain = self.reference_error - self.candidate_error
-        wide = plain + (margin * self.reference_error if question == "not_worse" else 0.0)
-        digests, differences = _summed(self.digests, wide)
+        allowed = margin if self.in_points else margin * self.reference_error
+        asked = {"better": plain, "not_worse": plain + allowed, "unless_worse": -plain}[question]
+        digests, differences = _summed(self.digests, asked)
 
         def test(flips: Differences) -> tuple[float, float]:
-            if question == "better":
-                return sign_flip_test(flips, differences)
-            return _studentised(differences)
+            if question == "not_worse":
+                return _studentised(differences)
+            return sign_flip_test(flips, differences)
 
         return Compared(
             measure=self.measure,
             digests=digests,
             differences=differences,
             test=test,
-            uses_flips=question == "better",
+            uses_flips=question != "not_worse",
+            few_rows=self.few_rows,
             gained=int((plain > 0).sum()),
             lost=int((plain < 0).sum()),
             difference=float(plain.mean()),

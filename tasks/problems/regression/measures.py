@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import ClassVar
 
 import numpy as np
@@ -71,6 +72,13 @@ class SquaredError:
             remedy = f". {rows:,} rows are {TOO_FEW}: test on more rows or raise gate.margin"
         return NotWorse(value, limit, changed, remedy)
 
+    def at_worst(self, look: Look) -> str:
+        """The RMSE that belongs to the lower bound of the difference of the mean squared errors."""
+        most = math.sqrt(look.reference_error + most_worse(look))
+        return (
+            f"at worst at RMSE {shown(most)} where the reference has {shown(math.sqrt(look.reference_error))}"
+        )
+
     def facts(self, look: Look, verdict: Verdict) -> list[tuple[str, str]]:
         """The measured and the needed RMSE, in the unit of the target."""
         del verdict
@@ -98,6 +106,14 @@ class SquaredError:
         }
 
 
+def most_worse(look: Look) -> float:
+    """By how much the candidate's mean error could be above the reference's, at least 0; one-sided.
+
+    By the normal approximation.
+    """
+    return max(0.0, NormalDist().inv_cdf(1 - look.alpha) * look.standard_error - look.difference)
+
+
 def _rmse(look: Look) -> float:
     """The candidate's RMSE."""
     return math.sqrt(max(0.0, look.reference_error - look.difference))
@@ -115,14 +131,15 @@ def error_needed(look: Look) -> float | None:
     return math.sqrt(most) if most > 0 else None
 
 
-def rows_needed(look: Look) -> int | None:
+def rows_needed(look: Look, margin: float | None = None) -> int | None:
     """Number of test rows at which a true difference equal to the measured one passes with 80 % power.
 
     None when no number of rows is enough. The formula is n ((z + 0.84) s / d)^2 for a look at n rows, on which the
-    mean difference d, with the margin, has the standard error s.
+    mean difference d, with the margin, has the standard error s. `margin` is the margin in the unit of d, by default
+    the share `look.margin` of the reference's error.
     """
     z = critical(look)
-    difference = look.difference + look.margin * look.reference_error
+    difference = look.difference + (look.margin * look.reference_error if margin is None else margin)
     if z is None or difference <= 0:
         return None
     return math.ceil(look.rows * ((z + POWER_Z) * look.standard_error / difference) ** 2)

@@ -166,15 +166,15 @@ def test_the_baseline_of_each_problem() -> None:
     table = described(values(), np.zeros(40, np.int64)).model_copy(
         update={"label_counts": {"train": (10, 30), "test": (5, 5)}}
     )
-    shares = problem_named("classification").baseline(table, lambda: np.zeros(0), 3)
+    shares = problem_named("classification").baseline(table, lambda: np.zeros(0), 3, None)
     assert shares is not None
     assert shares.words == "always answering 'b'"
     assert shares.predictions.tolist() == [[0.25, 0.75]] * 3
     targets = np.array([1.0, 2.0, 9.0, 4.0])
-    mean = problem_named("regression").baseline(described(values(4), targets), lambda: targets, 2)
+    mean = problem_named("regression").baseline(described(values(4), targets), lambda: targets, 2, None)
     assert mean is not None
     assert (mean.words, mean.predictions.tolist()) == ("always answering the mean 4", [4.0, 4.0])
-    noise = problem_named("denoising").baseline(table, lambda: np.zeros(0), 2)
+    noise = problem_named("denoising").baseline(table, lambda: np.zeros(0), 2, None)
     assert noise is not None
     assert noise.predictions.tolist() == [[1.0, 1.0]] * 2
-    assert problem_named("language_model").baseline(table, lambda: np.zeros(0), 2) is None
+    assert problem_named("language_model").baseline(table, lambda: np.zeros(0), 2, None) is None

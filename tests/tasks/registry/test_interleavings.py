@@ -87,7 +87,7 @@ def comparison(is_better: bool) -> Evaluation:
 
 
 @cache
-def outcomes(_problem: str, predictions: Path, _: str) -> ClassOutcomes:
+def outcomes(_problem: str, predictions: Path, *_: object) -> ClassOutcomes:
     """The rows of :func:`comparison`."""
     ours, rows = predictions.parent.name == "better", np.arange(40)
     right, loss = np.ones(40, bool), np.full(40, 0.1)
@@ -158,9 +158,9 @@ class RunsToo(Client):
         pass
 
 
-def evaluated(plan: RunPlan, _: DatasetVersion, trained: TrainedModel) -> Evaluation:
+def evaluated(plan: RunPlan, version: DatasetVersion, trained: TrainedModel) -> Evaluation:
     """Like the step `evaluate`, but without predictions on disk; `comparison_now` is the real function."""
-    now = tasks.comparison.comparison_now(RunsToo(), plan, trained)
+    now = tasks.comparison.comparison_now(RunsToo(), plan, version, trained)
     acting().execution.compared.setdefault(plan.home, []).insert(0, now)
     if now.champion is None:
         return comparison(True).model_copy(update={"champion": None})
