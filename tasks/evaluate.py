@@ -32,6 +32,7 @@ from training.data.dataset import Columns, open_columns
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
 from training.data.row_digests import Digests, known_rows, row_digests, rows_among
+from training.data.tables.column_differences import with_missing
 from training.data.tables.values import FEATURE
 from training.data.text.unpacking import text_ids
 from training.errors import DataError, SettingError
@@ -344,15 +345,20 @@ def _inputs_of(
     """The inputs of `rows` as the champion takes them.
 
     For a table, its categories and the order of its columns are those of the champion's own dataset. A category that
-    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`. Texts become token ids by
-    the champion's own tokenizer.
+    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`, and so does each value of
+    a column that the dataset lacks or has with another kind. Texts become token ids by the champion's own tokenizer.
     """
     if champion.table is None or version.table is None or same_inputs(champion.table, version.table):
         return rows.inputs
     if champion.table.text is not None:
         return text_ids(version, "test", champion.tokenizer)[compared]
-    columns = [f"{FEATURE}{column.name}" for column in champion.table.raw.columns]
-    parts = [model_inputs(part, champion.table, FEATURE) for part in read_parts(version, "test", columns)]
+    columns = champion.table.raw.columns
+    kinds = {column.name: column.kind for column in version.table.raw.columns}
+    shared = [f"{FEATURE}{column.name}" for column in columns if kinds.get(column.name) == column.kind]
+    parts = [
+        model_inputs(with_missing(part, columns, FEATURE), champion.table, FEATURE)
+        for part in read_parts(version, "test", shared)
+    ]
     return np.concatenate(parts)[compared]
 
 

@@ -1,5 +1,6 @@
 """Checks before training, without Prefect: the champion must have learned the recipe's problem from the same inputs."""
 
+from training.data.tables.column_differences import column_differences
 from training.errors import SettingError
 from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
@@ -20,8 +21,11 @@ def check_comparable(
     number: str,
     theirs: tuple[tuple[int, ...], ProblemName, TableSchema | None],
     version: DatasetVersion,
-) -> None:
-    """Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's.
+) -> str:
+    """The differences of a table's columns from those of the champion, in words; empty if there are none.
+
+    Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's: of
+    a table, when no column is the same.
 
     `theirs` is the result of :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
     """
@@ -37,15 +41,21 @@ def check_comparable(
     if version.has_images:
         check_same_shape(model, number, shape, version.shape)
     if table is None or version.table is None:
-        return
+        return ""
     if table.target != version.table.target:
         raise SettingError(
             f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
         )
     if problem_named(version.problem).predicts_text:
         _check_same_lengths(champion, table, version.table)
-    if different := _different_columns(table, version.table):
-        raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
+    if table.text is not None or not table.columns:
+        return ""
+    differences = column_differences(table, version.table)
+    if not differences.shared:
+        raise SettingError(f"{champion} takes other columns than the table has, {_ANOTHER_NAME}")
+    return (
+        f"columns other than those of {model} version {number}: {differences.words()}" if differences else ""
+    )
 
 
 def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
@@ -83,19 +93,3 @@ def check_same_transform(model: str, number: str, theirs: str, ours: str) -> Non
 
 
 _ANOTHER_NAME = "so the two can't be compared. Register under another name with tracking.model."
-
-
-def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
-    """The first difference between the columns of two tables in names or kinds, as text; "" if there is none.
-
-    The order of the columns does not count.
-    """
-    before, now = ({column.name: column.kind for column in table.raw.columns} for table in (theirs, ours))
-    changed = [name for name in before if name in now and before[name] != now[name]]
-    if missing := [name for name in before if name not in now]:
-        return f"column {missing[0]!r} is missing"
-    if new := [name for name in now if name not in before]:
-        return f"column {new[0]!r} is new"
-    return (
-        f"column {changed[0]!r} was a {before[changed[0]]}, and now is a {now[changed[0]]}" if changed else ""
-    )

@@ -5,6 +5,7 @@ it again, for runs of a deployment. Checks that need the rows of all images are 
 flow checks the model while its workers start.
 """
 
+import logging
 from pathlib import Path
 
 from tasks.checks.initial_weights_check import check_initial_weights
@@ -29,6 +30,8 @@ from training.records import DatasetVersion, TableSchema
 from training.storage.paths import Home
 from training.supervision.launch import finished
 from training.trainers.base import check_dataset
+
+log = logging.getLogger("evergreen.plan")
 
 _DATASET_TAG, _TRANSFORM_TAG = "evergreen.dataset", "evergreen.transform"
 
@@ -139,4 +142,6 @@ def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
         return  # removed by `evergreen gc`, or of another recipe: the run's preflight checks the champion's own files
-    check_comparable(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)
+    inputs = (dataset.shape, dataset.problem, dataset.table)
+    if different := check_comparable(plan.model, number, inputs, expected):
+        log.warning("%s", different)
