@@ -67,6 +67,7 @@ def _measures(version: DatasetVersion, folder: Path, parts: list[PartFile]) -> t
         images = [
             binary_to_numpy(rows["image"], np.uint8).reshape(-1, *version.image_shape)
             for rows in _some_rows(folder, parts, ["image"])
+            if len(rows)
         ]
         return _of_images(images)
     if version.text is not None and version.table is not None:

@@ -227,4 +227,10 @@ def test_columns_that_are_unpacked_read_no_parquet(digits_version: DatasetVersio
     sizes = Counter(Path(path).name for path in paths if path.startswith(digits_version.path))
     # Each column once for the checksum of its only block of 8 MiB, and three times by np.load, which reads only the
     # header and maps the rest.
-    assert sizes == {"inputs.npy": 4, "targets.npy": 4, "digests.npy": 4, "checksums.json": 1}
+    assert sizes == {
+        "inputs.npy": 4,
+        "targets.npy": 4,
+        "digests.npy": 4,
+        "pixels.npy": 4,
+        "checksums.json": 1,
+    }
