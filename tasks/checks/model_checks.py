@@ -1,5 +1,6 @@
 """Checks before training, without Prefect: the champion must have learned the recipe's problem from the same inputs."""
 
+from training.data.tables.other_columns import ColumnDifferences, kinds_of
 from training.errors import SettingError
 from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
@@ -44,8 +45,7 @@ def check_comparable(
         )
     if problem_named(version.problem).predicts_text:
         _check_same_lengths(champion, table, version.table)
-    if different := _different_columns(table, version.table):
-        raise SettingError(f"{champion} takes other columns than the table has: {different}, {_ANOTHER_NAME}")
+    _check_some_column(champion, table, version.table)
 
 
 def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
@@ -54,6 +54,17 @@ def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -
         raise SettingError(
             f"{champion} reads {theirs.text.length} tokens of each text, and the recipe {ours.text.length}, "
             f"{_ANOTHER_NAME} Or set data.max_tokens={theirs.text.length}."
+        )
+
+
+def _check_some_column(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
+    """Refuse a table that has none of the champion's columns: the champion would predict from missing values alone."""
+    old, new = kinds_of(theirs), kinds_of(ours)
+    if old and not old.keys() & new.keys():
+        differences = ColumnDifferences.between(old, new).words()
+        raise SettingError(
+            f"{champion} takes columns of which the table has none ({differences}), {_ANOTHER_NAME} Or repair the "
+            "export, or take the champion's columns out of the recipe's drop=."
         )
 
 
@@ -83,19 +94,3 @@ def check_same_transform(model: str, number: str, theirs: str, ours: str) -> Non
 
 
 _ANOTHER_NAME = "so the two can't be compared. Register under another name with tracking.model."
-
-
-def _different_columns(theirs: TableSchema, ours: TableSchema) -> str:
-    """The first difference between the columns of two tables in names or kinds, as text; "" if there is none.
-
-    The order of the columns does not count.
-    """
-    before, now = ({column.name: column.kind for column in table.raw.columns} for table in (theirs, ours))
-    changed = [name for name in before if name in now and before[name] != now[name]]
-    if missing := [name for name in before if name not in now]:
-        return f"column {missing[0]!r} is missing"
-    if new := [name for name in now if name not in before]:
-        return f"column {new[0]!r} is new"
-    return (
-        f"column {changed[0]!r} was a {before[changed[0]]}, and now is a {now[changed[0]]}" if changed else ""
-    )

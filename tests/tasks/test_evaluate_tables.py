@@ -14,8 +14,9 @@ from logged_before import log_trees
 from table_candidates import COLOURS, Candidate, candidate, parcels
 
 import tasks.evaluate
-from tasks.evaluate import compare, same_inputs
+from tasks.evaluate import compare
 from tasks.model_formats import xgboost_ubj
+from tasks.own_columns import same_inputs
 from tasks.predict import predict
 from tasks.registry.aliases import champion_of, load_version
 from tasks.registry.rollback import roll_back
@@ -195,13 +196,6 @@ def test_a_champion_gets_its_own_categories_and_its_own_order_of_columns(
     wrong = theirs.predict(np.array(open_columns(new_candidate.version, "test").inputs))
     assert not np.array_equal(predictions["champion"].to_numpy().astype(np.float32), wrong)
     assert np.isfinite(predictions["champion"].to_numpy()).all()
-
-
-def test_a_champion_that_needs_a_missing_column_can_not_be_compared(
-    second: tuple[Candidate, Release],
-) -> None:
-    with pytest.raises(SettingError, match=r"column 'colour' is missing.*tracking\.model"):
-        candidate(second[0].home, parcels().drop(columns="colour"), rounds=5)
 
 
 def test_a_champion_for_another_problem_can_not_be_compared(second: tuple[Candidate, Release]) -> None:

@@ -53,12 +53,15 @@ def test_only_classifiers_of_text_may_read_other_lengths() -> None:
         compared(texts(64, "language_model"), texts(16, "language_model"))
 
 
-def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> None:
+def test_other_columns_are_no_reason_and_neither_are_their_statistics_categories_and_order() -> None:
     assert VERSION.table is not None
     compared(VERSION, VERSION)
     compared(changed(1, categories=("blue", "mauve")), VERSION)
     compared(changed(0, mean=7.0), VERSION)
     compared(with_columns(*VERSION.table.columns[::-1]), VERSION)
+    compared(with_columns(*VERSION.table.columns[:2]), VERSION)
+    compared(changed(0, name="weight"), VERSION)
+    compared(changed(2, kind="number"), VERSION)
     compared(IMAGES, IMAGES)
     compared(NUMBERS, NUMBERS)
 
@@ -67,12 +70,10 @@ def test_other_statistics_categories_and_order_of_columns_are_no_reason() -> Non
     ("champion", "version", "message"),
     [
         (
-            changed(0, name="weight"),
+            with_columns(changed(0, name="weight").table.columns[0]),  # type: ignore[union-attr]
             VERSION,
-            "takes other columns than the table has: column 'weight' is missing",
+            r"takes columns of which the table has none \(new columns: .*; gone: weight\)",
         ),
-        (with_columns(*(VERSION.table.columns if VERSION.table else ())[:2]), VERSION, "column 'day' is new"),
-        (changed(2, kind="number"), VERSION, "column 'day' was a number, and now is a date"),
         (IMAGES, VERSION, "takes images, the data are a table"),
         (VERSION, IMAGES, "takes a table, the data are images"),
         (described(values(), np.arange(40.0)), VERSION, "is a model for regression, .* is classification"),
