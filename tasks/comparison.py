@@ -53,9 +53,9 @@ class Comparison(Record):
 
     def folder(self, plan: RunPlan) -> Path:
         """Folder in which the scores of this comparison are kept."""
-        return (
-            plan.paths.evaluation / f"against-{self.champion or 'none'}-{digest_json(self.model_dump())[:8]}"
-        )
+        # Why this metric was chosen changes when the candidate itself becomes the champion.
+        digest = digest_json(self.model_dump(exclude={"metric": {"why"}}))
+        return plan.paths.evaluation / f"against-{self.champion or 'none'}-{digest[:8]}"
 
 
 def comparison_now(

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tasks.checks.model_checks import check_same_transform
 from tasks.comparison import PREDICTIONS, comparison_now, find_evaluation, write_comparison
-from tasks.own_columns import Inputs, own_inputs, scored_on_own_columns
+from tasks.own_columns import Inputs, own_inputs
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
 from tasks.registry.safe_loading import TRANSFORM_TAG
@@ -32,7 +32,7 @@ from tasks.trackers.mlflow_run import connect_patiently
 from tasks.trackers.provenance import PARENT_TAG
 from training.data.dataset import Columns, open_columns
 from training.data.row_digests import Digests, contents, known_rows, row_digests, rows_among
-from training.data.tables.other_columns import content_columns
+from training.data.tables.other_columns import content_columns, own_columns_in_words
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_at, problem_named
@@ -132,9 +132,7 @@ def compare(
     trained_on = _training_rows(plan, others)
     found_by = {f"{plan.model} version {model.version}": model.found_by for model in others}
     compared = _rows_to_compare(plan, version, trained_on, found_by)
-    own = scored_on_own_columns({f"version {model.version}": model.table for model in others}, version)
-    if own:
-        log.warning("%s", own)
+    own = [own_columns_in_words(f"version {model.version}", model.table, version) for model in others]
 
     def _inputs_of(model: ComparedVersion) -> Inputs:
         return own_inputs(model.table, model.tokenizer, version, rows, compared)
@@ -187,7 +185,7 @@ def compare(
         left_out=len(test) - len(rows),
         training_rows_known=all(digests is not None for digests in trained_on.values())
         and all(model.all_found for model in others),
-        own_columns=own,
+        own_columns="; ".join(filter(None, own)),
     )
 
 

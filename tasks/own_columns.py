@@ -1,4 +1,4 @@
-"""Registered versions whose table has other columns than a dataset: their inputs, and how they are scored, in words.
+"""The inputs of registered versions whose table has other columns than a dataset.
 
 Such a version is scored on its own columns. One that the dataset lacks is missing in all rows, as it would be for a
 service that got these rows.
@@ -12,13 +12,12 @@ import numpy.typing as npt
 from training.data.dataset import Columns
 from training.data.manifest import read_parts
 from training.data.preprocessing.applying import model_inputs
-from training.data.tables.other_columns import ColumnDifferences, in_columns_of, kinds_of
+from training.data.tables.other_columns import in_columns_of, kinds_of
 from training.data.tables.values import FEATURE
 from training.data.text.unpacking import text_ids
 from training.records import DatasetVersion, TableSchema
 
 Inputs = npt.NDArray[Any]
-_REMEDY = "if that is a mistake, repair the export"
 
 
 def own_inputs(
@@ -56,24 +55,3 @@ def same_inputs(schema: TableSchema, other: TableSchema) -> bool:
         return columns, tokens, table.preprocessing and table.preprocessing.made
 
     return bool(meaning(schema) == meaning(other))
-
-
-def scored_on_own_columns(names: dict[str, TableSchema | None], version: DatasetVersion) -> str:
-    """How registered versions, by name, are scored whose columns differ from the dataset's; empty if none does."""
-    said = []
-    for name, table in names.items():
-        if table is None or version.table is None or table.text is not None:
-            continue
-        differences = ColumnDifferences.between(kinds_of(table), kinds_of(version.table))
-        if differences:
-            said.append(f"{name} is scored on its own columns ({differences.words()}){_missing(differences)}")
-    return "; ".join(said)
-
-
-def _missing(differences: ColumnDifferences) -> str:
-    parts = []
-    if differences.gone:
-        parts.append(f"without values in {', '.join(differences.gone)}")
-    if differences.changed:
-        parts.append(f"with values of {', '.join(differences.changed)} only where they are of its own kind")
-    return f", {' and '.join(parts)}: {_REMEDY}" if parts else ""

@@ -125,7 +125,8 @@ def check_version_comparable(
     """
     tags = version_tags(client, plan.model, number)
     check_same_transform(plan.model, number, tags.get(TRANSFORM_TAG, ""), version.transform)
-    check_shape(plan, version, number)
+    if different := check_shape(plan, version, number):
+        log.warning("%s", different)
     check_registered(Home(Path(plan.home)), plan.model, number)
 
 
@@ -149,12 +150,12 @@ def check_anchor(client: "MlflowClient", plan: RunPlan, version: DatasetVersion,
         ) from error
 
 
-def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> None:
-    """Raises :class:`SettingError` when the champion learned another problem or takes other inputs than the dataset's.
+def check_shape(plan: RunPlan, version: DatasetVersion, number: str) -> str:
+    """The result of :func:`tasks.checks.model_checks.check_comparable` for a version.
 
-    Raises :class:`DataError` when the champion's files can't be read.
+    Also raises :class:`DataError` when the champion's files can't be read.
     """
-    check_comparable(plan.model, number, registered_inputs(plan.model, number), version)
+    return check_comparable(plan.model, number, registered_inputs(plan.model, number), version)
 
 
 def check_format(plan: RunPlan, version: DatasetVersion) -> None:

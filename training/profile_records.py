@@ -70,7 +70,7 @@ class Change(Record):
 
     what: str = Field(
         description="the rule: rows, time, column, kind, missing, zeros, scale, constant, shape, categories, classes, "
-        "images or identity"
+        "images, identity or labels"
     )
     column: str | None = Field(
         None, description="the column, class or measure that changed; none: the whole dataset"

@@ -1,6 +1,11 @@
 """Checks before training, without Prefect: the champion must have learned the recipe's problem from the same inputs."""
 
-from training.data.tables.other_columns import ColumnDifferences, kinds_of
+from training.data.tables.other_columns import (
+    ColumnDifferences,
+    differences_of,
+    kinds_of,
+    own_columns_in_words,
+)
 from training.errors import SettingError
 from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
@@ -21,10 +26,12 @@ def check_comparable(
     number: str,
     theirs: tuple[tuple[int, ...], ProblemName, TableSchema | None],
     version: DatasetVersion,
-) -> None:
-    """Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's.
+) -> str:
+    """How the champion is scored if the table has other columns, with the remedies, in words; empty if it has the same.
 
-    `theirs` is the result of :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
+    Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's: of
+    a table, when it has none of the champion's columns. `theirs` is the result of
+    :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
     """
     shape, problem, table = theirs
     champion = f"tracking.model: champion {model} version {number}"
@@ -38,7 +45,7 @@ def check_comparable(
     if version.has_images:
         check_same_shape(model, number, shape, version.shape)
     if table is None or version.table is None:
-        return
+        return ""
     if table.target != version.table.target:
         raise SettingError(
             f"{champion} predicts {table.target!r}, the recipe's target is {version.table.target!r}, {_ANOTHER_NAME}"
@@ -46,6 +53,8 @@ def check_comparable(
     if problem_named(version.problem).predicts_text:
         _check_same_lengths(champion, table, version.table)
     _check_some_column(champion, table, version.table)
+    words = own_columns_in_words(f"champion {model} version {number}", table, version)
+    return f"{words}. {differences_of(table, version).remedies()}" if words else ""
 
 
 def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:

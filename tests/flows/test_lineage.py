@@ -38,6 +38,7 @@ class Made:
         settings = {
             "training": {"epochs": 1},
             "scaling": {"num_workers": 0},
+            "gate": {"baseline": False},
             "tracking": {"system_metrics": False},
         }
         self.release: Release = retrain(self.recipe, settings, data_path=None)

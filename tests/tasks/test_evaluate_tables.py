@@ -72,7 +72,7 @@ def test_the_first_regression_becomes_champion_with_the_metrics_of_a_regression(
 def test_the_saved_predictions_are_those_of_the_scores(second: tuple[Candidate, Release]) -> None:
     new_candidate, _ = second
     table = pq.read_table(new_candidate.evaluation.predictions)
-    assert table.column_names == ["label", "digest", "compared", "candidate", "champion"]
+    assert table.column_names == ["label", "digest", "compared", "candidate", "champion", "baseline"]
     labels = table["label"].to_numpy()
     assert np.array_equal(labels, open_columns(new_candidate.version, "test").targets)
     for name, score in (

@@ -94,3 +94,19 @@ def test_a_champion_that_can_not_be_compared_is_refused_with_the_remedy(
         SettingError, match=rf"tracking\.model: champion m version 4 .*{message}.*tracking\.model"
     ):
         compared(champion, version)
+
+
+def test_other_columns_are_named_in_one_line_with_the_remedies() -> None:
+    assert VERSION.table is not None
+    size, colour, day = VERSION.table.columns
+    theirs = with_columns(
+        size.model_copy(update={"name": "weight"}), colour, day.model_copy(update={"kind": "number"})
+    )
+    words = check_comparable("m", "4", (theirs.shape, theirs.problem, theirs.table), VERSION)
+    assert words == (
+        "champion m version 4 is scored on its own columns (new column: size; gone: weight; changed kind: day (number "
+        "-> date)), without values in weight and with values of day only where they are of its own kind. "
+        "drop=['size', 'day'] in the recipe's Table leaves them out; repair the export if a column is gone or changed "
+        "by mistake"
+    )
+    assert check_comparable("m", "4", (VERSION.shape, VERSION.problem, VERSION.table), VERSION) == ""

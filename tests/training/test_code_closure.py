@@ -39,6 +39,7 @@ COMMON = {
     "data.sources.splits",
     "data.sources.wording",
     "problems.objectives",
+    "problems.thresholds",
     "trainers.accounting",
     "trainers.base",
     "trainers.finished_model",
@@ -46,6 +47,7 @@ COMMON = {
     "trainers.long_work",
     "trainers.ranks",
     "trainers.replay_outcome",
+    "trainers.row_weights",
     "trainers.requests",
     "trainers.rows",
 }
@@ -330,6 +332,7 @@ IMPORTED_FROM_OUTSIDE = {
     "recipe_errors": {"named_as"},
     "recipe_metrics": {"RecipeMetrics"},
     "seams": {"PROBLEMS", "TrainerName", "install_command", "trainer_part"},
+    "settings.sections": {"ClassWeights", "Threshold", "WeighingSettings"},
     "storage.given_paths": {"expanded", "named"},
     "storage.files": {
         "atomic_file",

@@ -45,6 +45,14 @@ class ColumnDifferences(NamedTuple):
         )
         return "; ".join(f"{what}: {_listed(names)}" for what, names in parts if names)
 
+    def remedies(self) -> str:
+        """What an owner can do about each of the differences."""
+        leave_out = f"drop={[*self.new, *self.changed]} in the recipe's Table leaves them out"
+        parts = [leave_out] if self.new or self.changed else []
+        if self.gone or self.changed:
+            parts.append("repair the export if a column is gone or changed by mistake")
+        return "; ".join(parts)
+
 
 def word(kind: ColumnKind) -> str:
     """A kind of column, for people."""
@@ -54,6 +62,25 @@ def word(kind: ColumnKind) -> str:
 def kinds_of(table: TableSchema) -> dict[str, ColumnKind]:
     """The kinds of a table's columns by name, before preprocessing."""
     return {column.name: column.kind for column in table.raw.columns}
+
+
+def own_columns_in_words(model: str, table: TableSchema | None, version: DatasetVersion) -> str:
+    """How `model`, on `table`, is scored if the dataset has other columns; empty if it has the same."""
+    differences = differences_of(table, version)
+    if not differences:
+        return ""
+    missing = [f"without values in {_listed(differences.gone)}"] if differences.gone else []
+    if differences.changed:
+        missing.append(f"with values of {_listed(differences.changed)} only where they are of its own kind")
+    scored = f"{model} is scored on its own columns ({differences.words()})"
+    return f"{scored}, {' and '.join(missing)}" if missing else scored
+
+
+def differences_of(table: TableSchema | None, version: DatasetVersion) -> ColumnDifferences:
+    """How the columns of a dataset differ from those of a model; not at all for images and texts."""
+    if table is None or version.table is None or table.text is not None:
+        return ColumnDifferences()
+    return ColumnDifferences.between(kinds_of(table), kinds_of(version.table))
 
 
 def in_columns_of(rows: pa.Table, schema: TableSchema) -> pa.Table:
