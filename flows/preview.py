@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import Field
 
 from flows.estimate import Estimate, estimate, saved_step, steps_per_epoch, total_steps
+from tasks.checks.damaged_columns import declared_columns
 from tasks.checks.library_check import check_libraries
 from tasks.checks.plan_checks import check_plan
 from tasks.checks.tracker_check import check_trackers
-from tasks.data_check import check_data, check_still_held, dropped_columns
+from tasks.data_check import check_data, check_still_held
 from tasks.gate.power import power_text
 from tasks.night import note_plan
 from tasks.registry.initial_weights import find_start
@@ -121,7 +122,7 @@ def release_if_unchanged(
         note_plan(plan)
         done = find_release(plan)
         if done is None:
-            check_still_held(plan, dropped_columns(recipe))
+            check_still_held(plan, declared_columns(recipe))
             check_plan(plan, recipe, plan.find_dataset(), with_model=False)
         return done
     except Exception as error:
@@ -210,7 +211,7 @@ def _checked_data(plan: RunPlan, recipe: Recipe, version: DatasetVersion | None)
     if version is None:
         return None
     try:
-        return check_data(plan, version, dropped_columns(recipe), partial(connect_once, plan))
+        return check_data(plan, version, declared_columns(recipe), partial(connect_once, plan))
     except EvergreenError as error:
         if error.transient:
             return None

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from prefect.artifacts import create_table_artifact
 
-from tasks.data_check import CHANGES_FILE, check_data, dropped_columns
+from tasks.checks.damaged_columns import DeclaredColumns, declared_columns
+from tasks.data_check import CHANGES_FILE, check_data
 from tasks.flow_runs import artifact_key
 from tasks.registry.acceptance import HELD_TAG, forget_held, note_held
 from tasks.registry.recorded_dataset import DATASET_FILE
@@ -38,14 +39,16 @@ def hold_if_changed(
 
     Raises :class:`HeldError` when the run is held.
     """
-    check: DataCheck | None = changes(plan, version, dropped_columns(recipe), wait)
+    check: DataCheck | None = changes(plan, version, declared_columns(recipe), wait)
     if check is not None and check.outcome == "held":
         raise HeldError(check)
     return check
 
 
 @step("changes", retries=2)
-def changes(plan: RunPlan, version: DatasetVersion, dropped: tuple[str, ...], wait: bool) -> DataCheck | None:
+def changes(
+    plan: RunPlan, version: DatasetVersion, declared: DeclaredColumns, wait: bool
+) -> DataCheck | None:
     """Compare the dataset with the champion's, say what changed, and record it in the run's folder.
 
     A held dataset is also recorded in MLflow, for `evergreen accept`. See :func:`hold_if_changed` for `wait`
@@ -53,7 +56,7 @@ def changes(plan: RunPlan, version: DatasetVersion, dropped: tuple[str, ...], wa
     """
     try:
         connect = partial(connect_patiently if wait else connect_once, plan)
-        check = check_data(plan, version, dropped, connect)
+        check = check_data(plan, version, declared, connect)
     except Exception as error:
         known = classify(error)
         if wait or known is None or not known.transient:

@@ -1,11 +1,12 @@
 """Comparison of a run's dataset with the dataset of the champion, whose profile is kept with its MLflow run."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tasks.checks.damaged_columns import DeclaredColumns, check_columns_sound
 from tasks.registry.acceptance import acceptances_in, held_in
 from tasks.registry.aliases import DATASET_TAG, champion_of
 from tasks.registry.recorded_dataset import recorded_dataset
@@ -14,10 +15,10 @@ from tasks.trackers.mlflow_run import connect_once
 from training.data.manifest import read_manifest
 from training.data.profiles.compare import compare
 from training.data.profiles.identity import row_changes
+from training.data.tables.other_columns import ColumnDifferences
 from training.errors import DataError, HeldError
 from training.plan import RunPlan
 from training.profile_records import Acceptance, Change, DataCheck
-from training.recipe import Recipe
 from training.records import DatasetVersion
 from training.settings.change_limits import limits_of
 from training.storage.paths import Home
@@ -39,11 +40,15 @@ class Champion(NamedTuple):
     model_tags: dict[str, str]
 
 
-def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], connect: Connect) -> DataCheck:
+def check_data(
+    plan: RunPlan, version: DatasetVersion, declared: DeclaredColumns, connect: Connect
+) -> DataCheck:
     """Compare a dataset with the champion's.
 
     `connect` makes a client of the store, if one is needed: the embedded store is read without MLflow, whose import
-    takes seconds. Columns that the recipe leaves out, `dropped`, are told at most.
+    takes seconds. Columns that the recipe leaves out are told at most, and so are kinds that it declares.
+
+    Raises :class:`DataError` for a column that the champion learned as numbers and that a few values turned into text.
     """
     made = partial(DataCheck, model=plan.model, fingerprint=version.fingerprint)
     if plan.settings.data.changes == "ignore":
@@ -57,14 +62,16 @@ def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], c
     if fingerprint == version.fingerprint:
         return made(outcome="fine", summary=f"the same as {named}")
     reference = _dataset(plan, fingerprint, lambda: _run_of(plan, champion, connect), connect)
+    if reference is not None:
+        check_columns_sound(plan, champion.number, reference, declared)
     if reference is None or reference.profile is None or reference.problem != version.problem:
         why = "another problem" if reference is not None and reference.profile else "no longer on record"
         return made(outcome="not compared", summary=f"not compared with {named}: {why}")
-    found = _changes(plan, reference, version, dropped)
+    found = _changes(plan, reference, version, declared)
     if not found:
         return made(outcome="fine", summary=f"much as {named}")
     held = plan.settings.data.changes == "hold" and any(change.effect == "hold" for change in found)
-    acceptance = _acceptance(plan, version, dropped, champion, connect) if held else None
+    acceptance = _acceptance(plan, version, declared, champion, connect) if held else None
     held = held and acceptance is None
     return made(
         outcome="held" if held else "changed",
@@ -74,12 +81,7 @@ def check_data(plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], c
     )
 
 
-def dropped_columns(recipe: Recipe) -> tuple[str, ...]:
-    """The columns that the recipe leaves out of its table."""
-    return tuple(getattr(recipe.source, "drop", ()))
-
-
-def check_still_held(plan: RunPlan, dropped: Sequence[str]) -> None:
+def check_still_held(plan: RunPlan, declared: DeclaredColumns) -> None:
     """Raise :class:`HeldError` if this run was held with its dataset, and still is.
 
     Returns if the registry does not name this dataset as the last held one: the run has to record it again.
@@ -88,7 +90,7 @@ def check_still_held(plan: RunPlan, dropped: Sequence[str]) -> None:
     if before is None or before.outcome != "held" or (version := plan.find_dataset()) is None:
         return
     connect = partial(connect_once, plan)
-    check = check_data(plan, version, dropped, connect)
+    check = check_data(plan, version, declared, connect)
     champion = find_champion(plan, connect)
     held = None if champion is None else held_in(champion.model_tags)
     if check.outcome == "held" and held is not None and held.fingerprint == version.fingerprint:
@@ -125,23 +127,29 @@ def _dataset(
 
 
 def _changes(
-    plan: RunPlan, reference: DatasetVersion, version: DatasetVersion, dropped: Sequence[str]
+    plan: RunPlan, reference: DatasetVersion, version: DatasetVersion, declared: DeclaredColumns
 ) -> list[Change]:
     if reference.profile is None or version.profile is None:
         return []
-    meant = set(dropped)
+    meant = set(declared.dropped)
     if reference.transform != version.transform:  # the recipe computes its columns in another way
         profiles = (reference.profile, version.profile)
         meant |= {column.name for profile in profiles for column in (*profile.columns, *profile.measures)}
     data = plan.settings.data
     limits = limits_of(data.change_limits, data.ignore_changes)
     changes = compare(reference.profile, version.profile, limits, rewritten=meant)
+    changes = [
+        change.model_copy(update={"effect": "tell"})
+        if change.what == "kind" and change.column in declared.typed
+        else change
+        for change in changes
+    ]
     found = [*changes, *row_changes(reference, version, limits)]
     return sorted(found, key=lambda change: change.effect)
 
 
 def _acceptance(
-    plan: RunPlan, version: DatasetVersion, dropped: Sequence[str], champion: Champion, connect: Connect
+    plan: RunPlan, version: DatasetVersion, declared: DeclaredColumns, champion: Champion, connect: Connect
 ) -> Acceptance | None:
     """The acceptance of this dataset, or of one that was compared with this champion and that it continues.
 
@@ -157,17 +165,16 @@ def _acceptance(
             continue
         reference = _dataset(plan, acceptance.fingerprint, lambda run_id=run_id: run_id, connect)  # type: ignore[misc]
         if reference is not None and not any(
-            change.effect == "hold" for change in _changes(plan, reference, version, dropped)
+            change.effect == "hold" for change in _changes(plan, reference, version, declared)
         ):
             return acceptance
     return None
 
 
 def _summary(model: str, named: str, found: list[Change], held: bool, acceptance: Acceptance | None) -> str:
-    count = len(found) - _SAID
-    said = "; ".join(change.sentence for change in found[:_SAID]) + (
-        f"; and {count} more" if count > 0 else ""
-    )
+    sentences = _sentences(found)
+    count = len(sentences) - _SAID
+    said = "; ".join(sentences[:_SAID]) + (f"; and {count} more" if count > 0 else "")
     if held:
         return (
             f"held: the data changed since {named} as only a mistake does, so nothing is trained: {said}. Repair the "
@@ -178,3 +185,25 @@ def _summary(model: str, named: str, found: list[Change], held: bool, acceptance
         day = acceptance.at.partition("T")[0]
         return f"changed since {named}, and accepted by {acceptance.who} on {day} ({acceptance.why}): {said}"
     return f"changed since {named}: {said}"
+
+
+def _sentences(found: list[Change]) -> list[str]:
+    """The sentences of the changes; all differences of the columns are one, at the place of the first of them."""
+    of_columns = [change for change in found if change.what in ("column", "kind")]
+    if len(of_columns) < 2:
+        return [change.sentence for change in found]
+    kinds = [change for change in of_columns if change.what == "kind"]
+    columns = ColumnDifferences(
+        tuple(
+            change.column or "" for change in of_columns if change.current != "gone" and change not in kinds
+        ),
+        tuple(change.column or "" for change in of_columns if change.current == "gone"),
+        {change.column or "": (change.reference, change.current) for change in kinds},
+    )
+    said = f"{columns.words()}; drop=[...] in the recipe's Table leaves columns out"
+    first = found.index(of_columns[0])
+    return [
+        said if change is found[first] else change.sentence
+        for change in found
+        if change not in of_columns[1:]
+    ]

@@ -9,6 +9,7 @@ DataError when one of a registered model is not.
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,20 +22,17 @@ import pyarrow.parquet as pq
 
 from tasks.checks.model_checks import check_same_transform
 from tasks.comparison import PREDICTIONS, comparison_now, find_evaluation, write_comparison
+from tasks.own_columns import Inputs, own_inputs
 from tasks.preflight import check_shape
 from tasks.registry.aliases import CLASSES_TAG, DATASET_TAG, load_version, version_tags
 from tasks.registry.safe_loading import TRANSFORM_TAG
-from tasks.registry.training_rows import inherited_rows, training_rows_of
+from tasks.registry.training_rows import found_again, inherited_rows, training_rows_of
 from tasks.step import step
 from tasks.trackers.mlflow_run import connect_patiently
 from tasks.trackers.provenance import PARENT_TAG
 from training.data.dataset import Columns, open_columns
-from training.data.manifest import read_parts
-from training.data.preprocessing.applying import model_inputs
-from training.data.row_digests import Digests, known_rows, row_digests, rows_among
-from training.data.tables.column_differences import with_missing
-from training.data.tables.values import FEATURE
-from training.data.text.unpacking import text_ids
+from training.data.row_digests import Digests, contents, known_rows, row_digests, rows_among
+from training.data.tables.other_columns import content_columns, own_columns_in_words
 from training.errors import DataError, SettingError
 from training.plan import RunPlan
 from training.problems import problem_at, problem_named
@@ -64,8 +62,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("evergreen.evaluate")
 
-Inputs = npt.NDArray[Any]
-
 _NO_ROWS: Digests = np.empty(0, np.uint64)
 _LATENCY_TRIES = 20
 _ROW_LISTS = ("mistakes", "largest_errors")  # fields of an evaluation whose entries have a row number
@@ -77,7 +73,9 @@ class ComparedVersion(NamedTuple):
     `predict` returns predictions; those of a classification have one column for each of `classes`. `table` describes
     the columns of a table that the version takes, and `tokenizer` is the JSON of a model's tokenizer of text.
     `threshold` is that of a classifier of two classes, of the second of `classes`.
-    `trained_on` holds the digests of the version's training rows; None when they are unknown.
+    `trained_on` holds the digests of the version's training rows; None when they are unknown. Of a table with other
+    columns than the dataset, it also has those of the rows' content in the columns `found_by`, which both have.
+    `all_found` is false if such rows can't be found again.
     """
 
     version: str
@@ -87,6 +85,8 @@ class ComparedVersion(NamedTuple):
     table: TableSchema | None = None
     tokenizer: str = ""
     threshold: float | None = None
+    found_by: Mapping[str, ColumnKind] = {}
+    all_found: bool = True
 
 
 @step("evaluate", retries=3, pause_s=5)
@@ -128,9 +128,15 @@ def compare(
         "anchor": _threshold(anchor, version),
     }
     problem = problem_at(version.problem, thresholds["candidate"], thresholds["champion"])
-    trained_on = _training_rows(plan, [model for model in (champion, anchor) if model is not None])
-    tables = {f"{plan.model} version {model.version}": model.table for model in (champion, anchor) if model}
-    compared = _rows_to_compare(plan, version, trained_on, tables)
+    others = [model for model in (champion, anchor) if model is not None]
+    trained_on = _training_rows(plan, others)
+    found_by = {f"{plan.model} version {model.version}": model.found_by for model in others}
+    compared = _rows_to_compare(plan, version, trained_on, found_by)
+    own = [own_columns_in_words(f"version {model.version}", model.table, version) for model in others]
+
+    def _inputs_of(model: ComparedVersion) -> Inputs:
+        return own_inputs(model.table, model.tokenizer, version, rows, compared)
+
     rows = _weighed(plan, test if compared.all() else test.selected(compared, folder))
     recipe = reload_once(plan.recipe, plan.paths.recipe)
     metrics = RecipeMetrics(recipe.name, recipe.metrics, version, "cpu")
@@ -140,12 +146,12 @@ def compare(
     candidate_score = _score(plan, problem, version, rows, measured, candidate_predictions, metrics)
     champion_predictions, champion_score, anchor_predictions = None, None, None
     if champion is not None:
-        measured = _measured(champion.predict, _inputs_of(champion, version, rows, compared))
+        measured = _measured(champion.predict, _inputs_of(champion))
         champion_predictions = _aligned(plan, champion, measured.predictions, version)
         of_champion = problem_at(version.problem, thresholds["champion"])
         champion_score = _score(plan, of_champion, version, rows, measured, champion_predictions, metrics)
     if anchor is not None:
-        answers = anchor.predict(_inputs_of(anchor, version, rows, compared))
+        answers = anchor.predict(_inputs_of(anchor))
         anchor_predictions = _aligned(plan, anchor, answers, version)
     train_targets = partial(_targets, version, "train")
     baseline = problem.baseline(version, train_targets, len(rows), metric)
@@ -177,7 +183,9 @@ def compare(
         metric=metric,
         metric_values=values,
         left_out=len(test) - len(rows),
-        training_rows_known=all(digests is not None for digests in trained_on.values()),
+        training_rows_known=all(digests is not None for digests in trained_on.values())
+        and all(model.all_found for model in others),
+        own_columns="; ".join(filter(None, own)),
     )
 
 
@@ -207,23 +215,26 @@ def _rows_to_compare(
     plan: RunPlan,
     version: DatasetVersion,
     trained_on: dict[str, Digests | None],
-    tables: dict[str, TableSchema | None],
+    found_by: Mapping[str, Mapping[str, ColumnKind]],
 ) -> npt.NDArray[np.bool_]:
     """Mask of the test rows to compare on: without those that a model in `trained_on` alone was trained on.
 
     A test row whose content is among the candidate's own training rows, too, stays: where the source divides the rows
-    of a table, by time for example, many different rows may have equal features. `tables` describes the columns of the
-    models: if the dataset has more of them by now, a row is also found by its content in those columns. Raises
-    :class:`SettingError` when no row is left.
+    of a table, by time for example, many different rows may have equal features. `found_by` has the columns by which
+    rows are also found, for a model whose table has other columns. Raises :class:`SettingError` when no row is left.
     """
     compared = np.ones(version.rows("test"), bool)
     for name, known in trained_on.items():
         if known is None:
             log.warning("%s: the rows it was trained on are unknown; all test rows are compared", name)
             continue
-        seen = rows_among(version, "test", known, _fewer_columns(tables.get(name), version))
+        columns = found_by.get(name, {})
+        seen = rows_among(version, "test", known, columns)
         if seen.any():
-            seen &= ~rows_among(version, "test", known_rows(version, "train"))
+            own = known_rows(version, "train")
+            if columns:
+                own = np.union1d(own, contents(version, "train", columns))
+            seen &= ~rows_among(version, "test", own, columns)
         if seen.any():
             log.warning(
                 "%d of %d test rows were training rows of %s: left out of the comparison",
@@ -250,15 +261,6 @@ def _weighed(plan: RunPlan, rows: Columns) -> Columns:
             "Give test rows a weight above 0, or register under another name with tracking.model."
         )
     return replace(rows, weights=scaled(rows.weights))
-
-
-def _fewer_columns(table: TableSchema | None, version: DatasetVersion) -> dict[str, ColumnKind]:
-    """The columns of a model's table, with their kinds, if the dataset has these and further ones; else empty."""
-    if table is None or version.table is None or version.transform or table.given:
-        return {}
-    ours = {column.name: column.kind for column in version.table.raw.columns}
-    theirs = {column.name: column.kind for column in table.raw.columns}
-    return theirs if theirs.items() < ours.items() else {}
 
 
 class Measured(NamedTuple):
@@ -339,40 +341,6 @@ def latency_ms(predict: Predict, inputs: Inputs) -> float:
     return float(np.median(taken) * 1000)
 
 
-def _inputs_of(
-    champion: ComparedVersion, version: DatasetVersion, rows: Columns, compared: npt.NDArray[np.bool_]
-) -> Inputs:
-    """The inputs of `rows` as the champion takes them.
-
-    For a table, its categories and the order of its columns are those of the champion's own dataset. A category that
-    the champion does not know counts as missing, as in :mod:`training.data.tables.encoding`, and so does each value of
-    a column that the dataset lacks or has with another kind. Texts become token ids by the champion's own tokenizer.
-    """
-    if champion.table is None or version.table is None or same_inputs(champion.table, version.table):
-        return rows.inputs
-    if champion.table.text is not None:
-        return text_ids(version, "test", champion.tokenizer)[compared]
-    columns = champion.table.raw.columns
-    kinds = {column.name: column.kind for column in version.table.raw.columns}
-    shared = [f"{FEATURE}{column.name}" for column in columns if kinds.get(column.name) == column.kind]
-    parts = [
-        model_inputs(with_missing(part, columns, FEATURE), champion.table, FEATURE)
-        for part in read_parts(version, "test", shared)
-    ]
-    return np.concatenate(parts)[compared]
-
-
-def same_inputs(schema: TableSchema, other: TableSchema) -> bool:
-    """Whether both schemas encode each row in the same way."""
-
-    def meaning(table: TableSchema) -> Any:
-        columns = [(column.name, column.kind, column.categories) for column in table.raw.columns]
-        tokens = table.text and (table.text.tokenizer, table.text.length)
-        return columns, tokens, table.preprocessing and table.preprocessing.made
-
-    return bool(meaning(schema) == meaning(other))
-
-
 def _loaded(
     client: "MlflowClient", plan: RunPlan, version: DatasetVersion, number: str | None
 ) -> ComparedVersion | None:
@@ -387,10 +355,19 @@ def _loaded(
     trained_on: Digests | None = _NO_ROWS
     if tags.get(DATASET_TAG) != version.fingerprint or PARENT_TAG in tags:
         trained_on = training_rows_of(client, plan, number)
+    trained_on, all_found = found_again(plan, version, model.table, tags.get(DATASET_TAG), trained_on)
     # The metadata were checked. Versions without these metadata have the names in a tag, unless they are too long.
     classes = model.classes or tuple(json.loads(tags.get(CLASSES_TAG, "[]"))) or version.classes
     return ComparedVersion(
-        number, model.predict, classes, trained_on, model.table, model.tokenizer, model.threshold
+        version=number,
+        predict=model.predict,
+        classes=classes,
+        trained_on=trained_on,
+        table=model.table,
+        tokenizer=model.tokenizer,
+        threshold=model.threshold,
+        found_by=content_columns(model.table, version),
+        all_found=all_found,
     )
 
 

@@ -325,6 +325,10 @@ class Evaluation(Record):
         "the numbers here",
     )
     training_rows_known: bool = Field(True, description="whether the training rows of both could be read")
+    own_columns: str = Field(
+        "",
+        description="how champion and anchor are scored if they have other columns; empty: they have the same",
+    )
     initial: InitialWeights | None = Field(None, description="what the candidate was fine-tuned from")
     champion_is_parent: bool = Field(False, description="whether these are the champion's weights")
 

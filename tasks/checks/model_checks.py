@@ -1,6 +1,11 @@
 """Checks before training, without Prefect: the champion must have learned the recipe's problem from the same inputs."""
 
-from training.data.tables.column_differences import column_differences
+from training.data.tables.other_columns import (
+    ColumnDifferences,
+    differences_of,
+    kinds_of,
+    own_columns_in_words,
+)
 from training.errors import SettingError
 from training.problems import problem_named
 from training.records import DatasetVersion, ProblemName, TableSchema
@@ -22,12 +27,11 @@ def check_comparable(
     theirs: tuple[tuple[int, ...], ProblemName, TableSchema | None],
     version: DatasetVersion,
 ) -> str:
-    """The differences of a table's columns from those of the champion, in words; empty if there are none.
+    """How the champion is scored if the table has other columns, with the remedies, in words; empty if it has the same.
 
     Raises :class:`SettingError` when the champion learned another problem, or takes other inputs than the dataset's: of
-    a table, when no column is the same.
-
-    `theirs` is the result of :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
+    a table, when it has none of the champion's columns. `theirs` is the result of
+    :func:`tasks.registry.safe_loading.registered_inputs` for the champion.
     """
     shape, problem, table = theirs
     champion = f"tracking.model: champion {model} version {number}"
@@ -48,14 +52,9 @@ def check_comparable(
         )
     if problem_named(version.problem).predicts_text:
         _check_same_lengths(champion, table, version.table)
-    if table.text is not None or not table.columns:
-        return ""
-    differences = column_differences(table, version.table)
-    if not differences.shared:
-        raise SettingError(f"{champion} takes other columns than the table has, {_ANOTHER_NAME}")
-    return (
-        f"columns other than those of {model} version {number}: {differences.words()}" if differences else ""
-    )
+    _check_some_column(champion, table, version.table)
+    words = own_columns_in_words(f"champion {model} version {number}", table, version)
+    return f"{words}. {differences_of(table, version).remedies()}" if words else ""
 
 
 def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
@@ -64,6 +63,17 @@ def _check_same_lengths(champion: str, theirs: TableSchema, ours: TableSchema) -
         raise SettingError(
             f"{champion} reads {theirs.text.length} tokens of each text, and the recipe {ours.text.length}, "
             f"{_ANOTHER_NAME} Or set data.max_tokens={theirs.text.length}."
+        )
+
+
+def _check_some_column(champion: str, theirs: TableSchema, ours: TableSchema) -> None:
+    """Refuse a table that has none of the champion's columns: the champion would predict from missing values alone."""
+    old, new = kinds_of(theirs), kinds_of(ours)
+    if old and not old.keys() & new.keys():
+        differences = ColumnDifferences.between(old, new).words()
+        raise SettingError(
+            f"{champion} takes columns of which the table has none ({differences}), {_ANOTHER_NAME} Or repair the "
+            "export, or take the champion's columns out of the recipe's drop=."
         )
 
 

@@ -8,6 +8,7 @@ flow checks the model while its workers start.
 import logging
 from pathlib import Path
 
+from tasks.checks.damaged_columns import check_columns_sound, declared_columns
 from tasks.checks.initial_weights_check import check_initial_weights
 from tasks.checks.library_check import check_installed
 from tasks.checks.model_checks import check_comparable, check_same_transform
@@ -60,7 +61,9 @@ def check_plan(
     check_dataset(plan.settings, expected)
     if look:
         check_initial_weights(plan, recipe, expected)
-        _check_champion(home, plan, expected)
+        differences = _check_champion(home, plan, recipe, expected)
+        if differences and with_model:  # a run says so in its preflight
+            log.warning("%s", differences)
     if proven or not with_model:
         return
     check = getattr(format_of(plan.settings), "check_untrained", None)
@@ -127,21 +130,23 @@ def _has_other_champion(home: Home, plan: RunPlan) -> bool:
     return tags.get(_DATASET_TAG, plan.fingerprint) != plan.fingerprint
 
 
-def _check_champion(home: Home, plan: RunPlan, expected: DatasetVersion) -> None:
-    """Compare inputs with the embedded store's champion, if the champion's dataset is still in this home."""
+def _check_champion(home: Home, plan: RunPlan, recipe: Recipe, expected: DatasetVersion) -> str:
+    """Compare inputs with the embedded store's champion; returns how the columns of a table differ, in words.
+
+    Nothing is compared if the champion's dataset is no longer in this home; the flow compares after the preparation.
+    """
     if plan.settings.tracking.uri is not None:
-        return
+        return ""
     number, tags = champion_tags(home, plan.model)
     if number is None or _DATASET_TAG not in tags:
-        return
+        return ""
     check_same_transform(plan.model, number, tags.get(_TRANSFORM_TAG, ""), plan.recipe.transform)
-    if expected.transform and not expected.parts["train"]:
-        return  # the columns that the function makes are known only after preparation
     fingerprint = tags[_DATASET_TAG]
     try:
         dataset = read_manifest(home.dataset(plan.recipe.name, fingerprint), fingerprint)
     except DataError:
-        return  # removed by `evergreen gc`, or of another recipe: the run's preflight checks the champion's own files
-    inputs = (dataset.shape, dataset.problem, dataset.table)
-    if different := check_comparable(plan.model, number, inputs, expected):
-        log.warning("%s", different)
+        return ""  # removed by `evergreen gc`, or of another recipe: the run's preflight checks the version itself
+    check_columns_sound(plan, number, dataset, declared_columns(recipe))
+    if expected.transform and not expected.parts["train"]:
+        return ""  # the columns that the function makes are known only after preparation
+    return check_comparable(plan.model, number, (dataset.shape, dataset.problem, dataset.table), expected)

@@ -26,6 +26,8 @@ def floor_rule(evaluation: Evaluation, floor: float) -> Rule:
         text += f"{_trained(evaluation)} was trained on them"
     if not evaluation.training_rows_known:
         text += f"; which rows {_trained(evaluation)} was trained on is not known"
+    if evaluation.own_columns:
+        text += f"; {evaluation.own_columns}"
     return Rule(name="floor", passed=passed, value=value, limit=floor, explanation=text)
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tasks.registry.aliases import DATASET_TAG
+from training.data.differences import is_same_key
 from training.data.manifest import read_manifest
-from training.data.row_digests import Digests, known_rows
+from training.data.row_digests import Digests, contents, has_identity, known_rows
+from training.data.tables.other_columns import content_columns, kinds_of
 from training.errors import DataError
 from training.plan import RunPlan
-from training.records import DatasetVersion
+from training.records import DatasetVersion, TableSchema
 from training.storage.files import temporary_folder
 from training.storage.paths import Home
 
@@ -81,6 +83,38 @@ def training_rows_of(
     except DataError as error:
         log.warning("training rows of %s version %s are not known: %s", model or plan.model, number, error)
         return None
+
+
+def found_again(
+    plan: RunPlan,
+    version: DatasetVersion,
+    table: TableSchema | None,
+    identity: str | None,
+    rows: Digests | None,
+) -> tuple[Digests | None, bool]:
+    """Digests by which the training rows of a model on `table` are found in `version`, and whether all can be found.
+
+    `rows` are their digests as recorded, and `identity` is the fingerprint of the model's dataset. Rows without a key
+    or a group are known by the content of their columns. If `version` lacks one of the columns, or has it as another
+    kind, the digests of their content in the remaining columns are added, read from the model's dataset in this home.
+    """
+    if rows is None or table is None or version.table is None or table.text is not None:
+        return rows, True
+    old, new = (one.given or kinds_of(one) for one in (table, version.table))
+    columns = content_columns(table, version)
+    if old in (new, columns):  # in all of the model's columns, the content is recorded
+        return rows, True
+    try:
+        dataset = read_manifest(
+            Home(Path(plan.home)).dataset(plan.recipe.name, identity or ""), identity or ""
+        )
+        if is_same_key(dataset, version):
+            return rows, True
+        if columns:
+            return np.union1d(rows, contents(dataset, "train", columns)), True
+    except DataError:  # removed by `evergreen gc`, or in another home
+        pass
+    return rows, has_identity(version)
 
 
 def training_rows_of_run(plan: RunPlan, version: DatasetVersion) -> Digests | None:

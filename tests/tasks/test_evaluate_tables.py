@@ -14,17 +14,16 @@ from logged_before import log_trees
 from table_candidates import COLOURS, Candidate, candidate, parcels
 
 import tasks.evaluate
-from tasks.evaluate import compare, same_inputs
+from tasks.evaluate import compare
 from tasks.model_formats import xgboost_ubj
+from tasks.own_columns import same_inputs
 from tasks.predict import predict
 from tasks.registry.aliases import champion_of, load_version
 from tasks.registry.rollback import roll_back
 from tasks.trackers.mlflow_run import connect
 from tasks.verify import agreement, files, registered, rows, weights
 from training.data.dataset import open_columns
-from training.data.manifest import read_parts
-from training.data.tables.encoding import encode, encoded_values, typed_rows
-from training.data.tables.values import FEATURE
+from training.data.tables.encoding import encode, typed_rows
 from training.errors import DataError, SettingError, TrainingError
 from training.problems.regression import RegressionScore
 from training.recipe import load
@@ -197,40 +196,6 @@ def test_a_champion_gets_its_own_categories_and_its_own_order_of_columns(
     wrong = theirs.predict(np.array(open_columns(new_candidate.version, "test").inputs))
     assert not np.array_equal(predictions["champion"].to_numpy().astype(np.float32), wrong)
     assert np.isfinite(predictions["champion"].to_numpy()).all()
-
-
-def test_a_champion_is_scored_by_its_own_columns(second: tuple[Candidate, Release]) -> None:
-    """A column that it does not know changes nothing; the values of one that is gone are missing for it."""
-    home = second[0].home
-    champion = load_version(home, "parcels", champion_of(connect(None, home), "parcels") or "")
-    rows = parcels().assign(age=np.arange(600) % 7)
-    wider = candidate(home, rows, rounds=5)
-    compared = pq.read_table(wider.evaluation.predictions)["compared"].to_numpy()
-    truth = open_columns(wider.version, "test").targets[compared]
-    assert wider.evaluation.champion is not None
-    assert wider.evaluation.champion.rmse == pytest.approx(  # type: ignore[attr-defined]
-        float(np.sqrt(np.mean((scored(champion, wider, ("weight", "colour")) - truth) ** 2)))
-    )
-    narrower = candidate(home, parcels().drop(columns="colour"), rounds=5)
-    theirs = pq.read_table(narrower.evaluation.predictions)
-    without = scored(champion, narrower, ("weight", None))
-    assert np.array_equal(theirs["champion"].to_numpy()[theirs["compared"].to_numpy()], without)
-
-
-def scored(champion: Any, against: Candidate, names: tuple[str | None, ...]) -> np.ndarray:
-    """The champion's predictions for the test rows that `against` compared, from these columns of the part files."""
-    assert champion.table is not None
-    order = {column.name: number for number, column in enumerate(champion.table.columns)}
-    inputs = np.full((against.version.rows("test"), len(order)), np.nan, np.float32)
-    for name in (name for name in names if name is not None):
-        column = champion.table.columns[order[name]]
-        values = [
-            encoded_values(part[f"{FEATURE}{name}"], column.kind, column)
-            for part in read_parts(against.version, "test", [f"{FEATURE}{name}"])
-        ]
-        inputs[:, order[name]] = np.concatenate(values)
-    compared = pq.read_table(against.evaluation.predictions)["compared"].to_numpy()
-    return np.array(champion.predict(inputs[compared]))
 
 
 def test_a_champion_for_another_problem_can_not_be_compared(second: tuple[Candidate, Release]) -> None:

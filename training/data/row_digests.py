@@ -47,8 +47,8 @@ def rows_among(
 ) -> npt.NDArray[np.bool_]:
     """Mask of the rows of a split that have a digest in `known`, which :func:`known_rows` of another version gives.
 
-    `columns` are those of the other version, if it is of a table with fewer columns: rows are also found by their
-    content in these columns.
+    `columns` are those that two tables have in common, if their columns differ: rows are also found by their content
+    in these columns alone, if `known` has it.
 
     Raises :class:`DataError` when a part file can't be read.
     """
@@ -57,9 +57,23 @@ def rows_among(
     for digests in kinds.values():
         among |= np.isin(digests, known)
     if columns:
-        parts = part_tables(version, split, feature_names(columns))
-        among |= np.isin(np.concatenate([content_in(part, columns) for part in parts]), known)
+        among |= np.isin(contents(version, split, columns), known)
     return among
+
+
+def contents(version: DatasetVersion, split: Split, columns: Mapping[str, ColumnKind]) -> Digests:
+    """The digests of the content of a split's rows in these columns alone, in row order.
+
+    Raises :class:`DataError` when a part file can't be read.
+    """
+    parts = part_tables(version, split, feature_names(columns))
+    return np.concatenate([np.empty(0, np.uint64), *(content_in(part, columns) for part in parts)])
+
+
+def has_identity(version: DatasetVersion) -> bool:
+    """Whether the rows of a table are known by a key or by their group, which other columns leave as they are."""
+    digests = _digests(version, "test")
+    return bool(version.key) or not np.array_equal(digests["digest"], digests["source"])
 
 
 def feature_names(columns: Iterable[str]) -> list[str]:

@@ -89,7 +89,8 @@ class Features:
             )
         if name not in self._now:
             raise SettingError(
-                f"the table has no column {name!r} at this step; {nearest(name, list(self._now))}"
+                f"the table has no column {name!r} at this step; {nearest(name, list(self._now))} Repair the table, or "
+                "take the column out of the step."
             )
         return self._now[name]
 

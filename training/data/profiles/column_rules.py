@@ -99,7 +99,8 @@ def _gone_and_new(before: Sequence[ColumnProfile], now: Sequence[ColumnProfile])
             yield _of_column(column, "gone", "hold", f"column {column.name!r} is gone; {remedy}")
     for column in now:
         if column.name not in had:
-            yield _of_column(column, "new", "tell", f"column {column.name!r} is new")
+            remedy = f"drop=[{column.name!r}] in the recipe's Table leaves it out"
+            yield _of_column(column, "new", "tell", f"column {column.name!r} is new; {remedy}")
 
 
 def _of_column(column: ColumnProfile, word: str, effect: Effect, sentence: str) -> Change:

@@ -5,6 +5,7 @@ convert them. The column `time` is read once more, to find the first time of the
 of rows, and with `time` 8 bytes for each row.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from training.data.tables.typed_copy import GROUP, WEIGHT, Notes, group_digests,
 from training.data.tables.values import FEATURE, kind_of, plain, typed
 from training.errors import DataError
 from training.records import ColumnKind
+
+log = logging.getLogger("evergreen.sources")
 
 _LABEL = "label"
 _INDEX = re.compile(r"__index_level_\d+__")  # the name that pandas gives to an index without a name
@@ -124,12 +127,24 @@ def _agreed_names(types: dict[Path, dict[str, pa.DataType]], options: Options) -
 
 
 def _check_named(file: Path, names: Sequence[str], options: Options) -> None:
+    """Refuse an option that names a column which is not there; of `drop`, only a name in another spelling.
+
+    Otherwise, a column that is left out could not leave the table without ending all later runs.
+    """
+    spelled = {name.casefold() for name in names}
     for option, columns in options.named().items():
         for name in columns:
-            if name not in names:
-                raise DataError(
-                    f"{file}: no column {name!r}, which Table({option}=...) names; {nearest(name, names)}"
+            if name in names:
+                continue
+            if option == "drop" and name.casefold() not in spelled:
+                log.warning(
+                    "%s: no column %r, which Table(drop=...) names; %s", file, name, nearest(name, names)
                 )
+                continue
+            remedy = " Repair the export, or, if the column is gone for good, take it out of the recipe"
+            raise DataError(
+                f"{file}: no column {name!r}, which Table({option}=...) names; {nearest(name, names)}{remedy}."
+            )
 
 
 def _kinds(

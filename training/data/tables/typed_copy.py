@@ -75,13 +75,13 @@ def write_copy(
         try:
             for split, batch in batches:
                 if split not in writers:
-                    writers[split] = _CopyWriter(aside / _file(split), batch.schema)
+                    writers[split] = _CopyWriter(copied_file(aside, split), batch.schema)
                 writers[split].add(batch)
         finally:
             for writer in writers.values():
                 writer.close()
         rows = {split: writer.rows for split, writer in writers.items()}
-        sha256 = {split: digest_file(aside / _file(split)) for split in writers}
+        sha256 = {split: digest_file(copied_file(aside, split)) for split in writers}
         complete = notes.model_copy(update={"rows": rows, "sha256": sha256})
         write_text(aside / _NOTES, record_text(_NOTES, complete, folder.name))
 
@@ -129,7 +129,7 @@ def find_copy(folder: Path) -> Notes | None:
     try:
         notes = read_notes(folder)
         for split, digest in notes.sha256.items():
-            file = folder / _file(split)
+            file = copied_file(folder, split)
             if not file.is_file() or digest_file(file) != digest:
                 raise DamagedError(file, "not what was written")
         return notes
@@ -171,7 +171,7 @@ def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Reco
     """
     notes = read_notes(folder)
     chosen = checked_rows(rows, notes.rows.get(split, 0))
-    file = folder / _file(split)
+    file = copied_file(folder, split)
     try:
         with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
             at_once = _rows_at_once(parquet.metadata)
@@ -192,13 +192,13 @@ def read_copy(folder: Path, split: str, rows: Sequence[int]) -> Iterator[pa.Reco
 
 def read_labels(folder: Path, split: str) -> pa.ChunkedArray:
     """The targets of all rows of a split, in order; null for a missing target."""
-    with pq.ParquetFile(folder / _file(split), page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(copied_file(folder, split), page_checksum_verification=True) as parquet:
         return parquet.read(["label"])["label"]
 
 
 def read_missing(folder: Path, split: str, column: str) -> npt.NDArray[np.bool_]:
     """Mask of the rows of a split, in order, that have no value in `column`."""
-    with pq.ParquetFile(folder / _file(split), page_checksum_verification=True) as parquet:
+    with pq.ParquetFile(copied_file(folder, split), page_checksum_verification=True) as parquet:
         masks = [np.asarray(batch[column].is_null()) for batch in parquet.iter_batches(columns=[column])]
     return np.concatenate([np.zeros(0, bool), *masks])
 
@@ -247,5 +247,6 @@ def group_digests(groups: pa.Array) -> pa.Array:
     return pa.array(digests, pa.binary(16)).take(coded.indices)
 
 
-def _file(split: str) -> str:
-    return f"{split or _ALL}.parquet"
+def copied_file(folder: Path, split: str) -> Path:
+    """The file of a copy that holds the rows of a split; "" for a source without splits."""
+    return folder / f"{split or _ALL}.parquet"

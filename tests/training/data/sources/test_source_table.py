@@ -348,8 +348,16 @@ BAD = {
         ["'prix re\\u0301el', which looks the same as 'prix r\\xe9el'", "the same Unicode characters"],
     ),
     "a misspelled target": ("Prize,b\n1,2\n", {}, ["did you mean 'Prize'?"]),
-    "a column in drop that vanished": ("a,price\n1,2\n", {"drop": ["b"]}, ["'b'", "Table(drop=...)"]),
-    "an unknown column in types": ("a,price\n1,2\n", {"types": {"b": "number"}}, ["'b'", "types"]),
+    "a column in drop in another spelling": (
+        "Id,a,price\n1,1,2\n",
+        {"drop": ["id"]},
+        ["'id'", "Table(drop=...)", "did you mean 'Id'?"],
+    ),
+    "an unknown column in types": (
+        "a,price\n1,2\n",
+        {"types": {"b": "number"}},
+        ["'b'", "types", "Repair the export"],
+    ),
     "an unknown column in group": ("a,price\n1,2\n", {"group": "b"}, ["'b'", "group"]),
     "text in a declared number": (
         "a,price\n1,2\nx,3\n",
@@ -437,6 +445,12 @@ def test_a_column_that_is_partly_numbers_is_named(
     said = "houses.csv row 4: column 'a' has 'n/k', so its values are categories, although 3 of 5 values are numbers"
     assert (said in caplog.text) is warned
     assert bool(caplog.records) is warned
+
+
+def test_a_column_in_drop_may_leave_the_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = Table(written(tmp_path, "ab,price\n1,2\n"), target="price", drop=["abc"])
+    assert fetched(source, tmp_path / "home")["ab"] == [1]
+    assert "no column 'abc', which Table(drop=...) names; did you mean 'ab'?" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["3.10.12", "2024.1.2", "10.0.1904", "10.0.0.1", "1,2,3", "1/2", "AB,3"])
