@@ -73,7 +73,7 @@ def test_the_next_run_judges_both_versions(killed: Any, home: Home) -> None:
     assert release.version == "2"
     assert verdicts[0] == "promote"
     assert release.evaluation is not None
-    assert "champion" in release.verdict.summary
+    assert release.verdict.champion_version == "1"
     assert statuses(killed) == ["FINISHED", "FINISHED"]
 
 
