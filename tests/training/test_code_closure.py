@@ -503,7 +503,8 @@ others |= {{"training.data.images.augmentation"}}  # a field of every recipe
 # Sections of settings, whose values are in the key themselves; a recipe chooses a trainer.
 others |= {{name for name in computing if name.endswith((".settings", ".choice"))}}
 others |= {{f"training.trainers.{{name}}" for name in TRAINERS}}  # packages around sections; they hold no code
-preparing = ("training.data.sources.", "training.data.tables", "training.data.text")
+# A profile describes the prepared rows, and changes none.
+preparing = ("training.data.sources.", "training.data.tables", "training.data.text", "training.data.profiles")
 others |= {{name for name in computing if name.startswith(preparing)}}
 print(sorted(computing - counted - others))
 """
